@@ -1,6 +1,4 @@
-"""Errors that osmosis raises on purpose.
-
-Each class has `code` (JSON output and HTTP bodies), `exit_code` (the process), `http_status` (the server) and `hint`
+"""Each class has `code` (JSON output and HTTP bodies), `exit_code` (the process), `http_status` (the server) and `hint`
 (what to type next). The client rebuilds the class from its `code`."""
 
 from collections.abc import Iterable
@@ -8,9 +6,8 @@ from typing import Any, ClassVar
 
 
 class OsmosisError(Exception):
-    """A known problem: shown as one message, never as a traceback.
-
-    `message` says what happened and where, `hint` what to type next, `details` is data for `--json`."""
+    """A known problem: `message` says what happened and where, `hint` what to type next, `details` is data for
+    `--json`."""
 
     code: ClassVar[str] = "PLATFORM_ERROR"
     exit_code: ClassVar[int] = 1
@@ -35,9 +32,8 @@ class OsmosisError(Exception):
 
 
 class ValidationError(OsmosisError):
-    """The input is wrong: a flag, a config, a dataset, a request body.
-
-    `issues` lists every problem found: `{"key", "message"}` and optionally `"where"` and `"key_correction"`."""
+    """The input is wrong; `issues` lists every problem: `{"key", "message"}`, optionally `"where"` and
+    `"key_correction"`."""
 
     code = "VALIDATION"
     http_status = 400
@@ -218,9 +214,7 @@ _SHARED_CODES = {"PLATFORM_ERROR", "VALIDATION", "MODEL_ERROR"}
 
 
 def from_wire(status: int, body: dict[str, Any]) -> OsmosisError:
-    """Rebuild the error that left the server from its HTTP status and body.
-
-    An unknown `code` is kept as `details["platform_code"]`; the status then decides the class."""
+    """Rebuild the error that left the server; the status decides the class of an unknown `code`."""
     details = dict(body)
     message = str(details.pop("message", None) or details.pop("error", None) or f"HTTP {status}")
     details.pop("error", None)

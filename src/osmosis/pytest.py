@@ -1,15 +1,8 @@
-"""An evaluation as a test: the pytest plugin that comes with osmosis.
-
-    @pytest.mark.osmosis(agent="server:agent_loop", dataset="data.jsonl", scorers=["rewards:exact"],
-                         model="openai/gpt-5-mini", pass_rate=0.8)
-    def test_multiplication(osmosis_run):
-        assert osmosis_run.report.failed == 0
-
-The marker takes what `osmosis.evaluate` takes, and the bars: `pass_rate`, `mean`, `max_failed`. A bar respects the
-interval: the test fails when the figure is shown to be below it (the interval's upper end is), and with `strict=True`
-unless it is shown to be above; rows in the project's `quarantine.toml` do not count for it. The run's journal is kept,
-figures go into JUnit XML as properties, and a table of the runs ends the session. Evaluates nothing by itself, and
-refuses bars it does not know."""
+"""An evaluation as a test: the pytest plugin that comes with osmosis.  `@pytest.mark.osmosis(...)` takes what
+`osmosis.evaluate` takes, and the bars: `pass_rate`, `mean`, `max_failed`. A bar respects the interval: the test fails
+when the figure is shown to be below it, and with `strict=True` unless it is shown to be above; rows in the project's
+`quarantine.toml` do not count for it. The run's journal is kept, figures go into JUnit XML as properties, and a table
+of the runs ends the session."""
 
 from __future__ import annotations
 
@@ -34,8 +27,6 @@ _RUN = pytest.StashKey["Run"]()
 
 @dataclass(frozen=True)
 class Bars:
-    """What a run has to reach; None asks for nothing."""
-
     pass_rate: float | None = None
     """Share of the rollouts whose score is at least the pass threshold; failures do not pass."""
     mean: float | None = None
@@ -96,7 +87,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def osmosis_run(request: pytest.FixtureRequest) -> Run:
-    """Return the finished `Run` of the test's `osmosis` marker."""
     mark = request.node.get_closest_marker(_MARK)
     if mark is None or mark.args:
         pytest.fail("osmosis_run needs @pytest.mark.osmosis(agent=..., dataset=..., model=...)", pytrace=False)
@@ -119,7 +109,6 @@ def osmosis_run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Check the bars after the test's own assertions."""
     result = yield
     run = item.stash.get(_RUN, None)
     if run is not None:
@@ -137,7 +126,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one line for each run, also for those of other processes (pytest-xdist)."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
     tests = [(report.nodeid, values) for report in reports if report.when == "call" and (values := _of_report(report))]
     if not tests:

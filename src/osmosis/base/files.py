@@ -26,8 +26,7 @@ _DRAFTS = itertools.count()
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> Iterator[BinaryIO]:
-    """Yield a draft that replaces `path` when the block ends, and is removed if the block raises. `mode`: permission
-    bits from the first byte on; None: by the umask. With `durable`, content and name are on the disk on return."""
+    """Yield a draft that replaces `path` when the block succeeds. With `durable`, it is on the disk then."""
     draft = draft_path(path)
     try:
         with _create(draft, mode) as file:
@@ -95,8 +94,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 class GrowingFile:
-    """An append-only file whose data is on the disk when `append` returns. Not thread-safe. O_DSYNC, where available,
-    saves a second system call."""
+    """An append-only file, on the disk when `append` returns (O_DSYNC saves a second system call). Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._syncs = getattr(os, "O_DSYNC", 0)
@@ -147,8 +145,7 @@ _DATABASES = ("database or disk is full", "no space left on device", "could not 
 
 
 def find_full_disk(problem: BaseException, *, where: str) -> DiskFull | None:
-    """Return the error to show if a full disk, quota or file-size limit caused `problem`, however deeply wrapped; else
-    None. `where` names the machine."""
+    """Return the error to show if a full disk, quota or size limit caused `problem`, however deeply wrapped."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:

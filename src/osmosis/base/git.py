@@ -1,8 +1,6 @@
-"""Git as a process: the one place where it is started, with a chosen environment and without prompts.
-
-`users_environ` is the person's own, for their workspace. `sealed_environ` is for our bare repositories: no personal or
-system configuration. `fetching_environ` is for reading a remote: home, ssh agent and proxies stay. The last two run no
-hook, no `ext::` transport and no submodule. Errors contain no credential of a URL."""
+"""Git as a process, with a chosen environment and without prompts. `users_environ` is the person's own, for their
+workspace; `sealed_environ`, for our bare repositories, has no configuration; `fetching_environ` keeps home, ssh agent
+and proxies. The last two run no hook, no `ext::` transport and no submodule. Errors contain no credential of a URL."""
 
 import os
 import re
@@ -127,8 +125,7 @@ class Git:
         return self._outcome(self._start(args, stdin is not None), args, stdin, timeout_s, log)
 
     def text(self, *args: str, timeout_s: float | None = None, log: Callable[[str], None] | None = None) -> str:
-        """Return the output as text without the last newline; invalid UTF-8 becomes surrogates (see
-        `to_valid_text`)."""
+        """Return the output without the last newline; invalid UTF-8 becomes surrogates (see `to_valid_text`)."""
         return _text(self.run(*args, timeout_s=timeout_s, log=log))
 
     async def text_async(self, *args: str, log: Callable[[str], None] | None = None) -> str:

@@ -1,6 +1,5 @@
 """HTTP servers for untrusted callers: uvicorn's connection with limits, and a check of the Host header. A connection
-that sends next to nothing, or whose response nobody reads, is closed. Headers, chunk frames and trailers are bounded;
-the application bounds bodies."""
+that sends next to nothing, or whose response nobody reads, is closed; the application bounds bodies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""How this copy was installed: commands that add a package to it or replace it, and its wheel for other environments.
-
-No hint names `osmosis-ai` on an index where this copy does not come from one: there the name may be another program's.
-A rollout's environment and a Harbor sandbox get exactly the osmosis that runs here, editable or installed: the packages
-are zipped as they are, without a build backend, and environments pin the version with their content hash. The wheel
-requires only what the SDK and a rollout server import; the rest is behind extras."""
+"""How this copy was installed, and its wheel for other environments. No hint names `osmosis-ai` on an index where this
+copy does not come from one: there the name may be another program's. A rollout's environment gets exactly the osmosis
+that runs here, zipped without a build backend and pinned by its content hash. The wheel requires only what the SDK and
+a rollout server import; the rest is behind extras."""
 
 import base64
 import hashlib
@@ -184,8 +182,6 @@ def _editable_project(dist: metadata.Distribution) -> Path | None:
 
 
 def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
-    """Build `.dist-info` except RECORD, with the version `base`, so that an installation of this wheel has the same
-    content."""
     described = {
         "METADATA": split_requirements(_with_version((dist.read_text("METADATA") or "").encode(), base)),
         "WHEEL": b"Wheel-Version: 1.0\nGenerator: osmosis\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

@@ -17,8 +17,7 @@ class FileLock:
         self._lock = filelock.FileLock(path, mode=mode, thread_local=False)
 
     def take(self, *, timeout_s: float | None = 0.0) -> bool:
-        """Return False when another holder keeps it for `timeout_s` seconds; None waits without end. Raise OSError as
-        of a file."""
+        """Return False when another holder keeps it for `timeout_s` seconds; None waits without end. Raise OSError."""
         if self._lock.is_locked:
             return True
         try:

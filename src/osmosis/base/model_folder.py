@@ -1,5 +1,4 @@
-"""A base model in a folder as `save_pretrained` writes it. Reads headers, no weights. Weights are safetensors only:
-other weight files, and Python files beside a model, can run code when it is loaded."""
+"""A base model in a folder of `save_pretrained`: safetensors only, as other weights and Python files run code."""
 
 import json
 import math

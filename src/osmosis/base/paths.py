@@ -1,5 +1,3 @@
-"""Folders of this machine. Creates nothing."""
-
 from collections.abc import Mapping
 from pathlib import Path
 

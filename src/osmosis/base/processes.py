@@ -128,8 +128,7 @@ _LINE_TOO_LONG = "(a line that is too long was left out)"
 
 
 async def iterate_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Yield the output lines of a process, without lines beyond the stream's limit: their rest could begin within a
-    secret, which redaction would miss."""
+    """Yield lines of output, without those beyond the stream's limit: redaction would miss a secret at the cut."""
     cut = False
     while True:
         try:
@@ -160,8 +159,7 @@ REFUSED = 3
 
 
 def reader_main(read: Callable[[JsonObject], object]) -> int:
-    """Run `read`, which parses untrusted bytes, on the JSON of stdin and write its result as JSON; return the exit
-    code."""
+    """Run `read`, which parses untrusted bytes, on the JSON of stdin; write its result and return the exit code."""
     request = json.load(sys.stdin)
     try:
         answer, code = read(request), 0
@@ -178,8 +176,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def on_stop(action: Callable[[], object], *, signals: tuple[signal.Signals, ...] = STOPS) -> None:
-    """Call `action` in a thread of its own at each of these signals. For the main thread. A handler that calls
-    `threading.Event.set` itself could wait forever: it interrupts the main thread, which may hold the event's lock."""
+    """Call `action` in a thread at these signals: a handler that sets an event could wait forever for its lock."""
     received: queue.SimpleQueue[int] = queue.SimpleQueue()  # its `put` may interrupt another one, and takes no lock
 
     def tell() -> None:

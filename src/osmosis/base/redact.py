@@ -39,9 +39,8 @@ def without_credentials(text: str) -> str:
 
 
 class Redactor:
-    """Replaces values in every usual form: raw, `repr`, JSON (also twice), HTML, a shell word, percent-encoded,
-    hexadecimal, base32 and base64 (any alignment, wrapped, the latter also twice). A search costs one plain search per
-    form; patterns are built after the first hit."""
+    """Replaces values in every usual form: raw, `repr`, JSON, HTML, a shell word, percent-encoded, hexadecimal, base32
+    and base64. A search costs one plain search per form; patterns are built after the first hit."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         secrets = {secret for value in values if value for secret in _worth_hiding(value)}
@@ -103,9 +102,8 @@ class Redactor:
         return value
 
     def files(self, folder: Path, parts: Sequence[str] = ()) -> int:
-        """Redact every file beneath `folder`/`parts`, and its name; return how many changed. Set-user-ID bits go, too.
-        Its writer may still be at work, so links and hard links are not followed. Packed files are not opened; a file
-        that cannot be read or written, or is larger than `LARGEST_FILE`, is logged and left."""
+        """Redact every file below, and its name; return how many changed. Its writer may still be at work, so links and
+        hard links are not followed; a file that is packed, unreadable or larger than `LARGEST_FILE` is left."""
         try:
             with folder_at(folder, parts) as opened:
                 return self._below(opened)
@@ -167,8 +165,7 @@ class Redactor:
 
 
 class LineRedactor:
-    """Redacts output that comes line by line, secrets over several lines included. A line that ends as a secret begins
-    is held back until the next line, or `rest`."""
+    """Redacts output line by line; one that ends as a secret begins is held back until the next line, or `rest`."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

@@ -84,8 +84,7 @@ def _walk(folder: int, before: str, left: list[int]) -> Iterator[tuple[str, int,
 
 
 def clean_names(folder: int, clean: Callable[[str], str], left: list[int]) -> None:
-    """Give every entry below an open folder its cleaned name, and take set-user-ID bits from its files. At most
-    `left[0]` entries; a cleaned name that is taken gets a number."""
+    """Clean the names of at most `left[0]` entries, with a number where one exists, and take set-user-ID bits away."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries)
     for name in names:

@@ -9,8 +9,7 @@ DEFAULT_KS = (1, 3, 5, 10)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the chance that at least one of `k` attempts, drawn from `n` of which `c` passed, passed. Unbiased (Chen
-    et al. 2021, arXiv:2107.03374): `1 - C(n-c, k) / C(n, k)`."""
+    """Return the unbiased chance that at least one of `k` attempts passed (Chen et al. 2021, arXiv:2107.03374)."""
     if c <= 0:
         return 0.0
     if n - c < k or n <= k or c >= n:
@@ -88,9 +87,8 @@ class Tails(NamedTuple):
 
 
 class BoundedMean:
-    """The mean over all values of some rows, each value between `low` and `high`. `mid`: half of the chance of the very
-    sample seen counts (the mid-p of Lancaster 1961), which is less cautious: of differences -1, 0 and 1 it is the test
-    of Fagerland, Lydersen and Laake (2013)."""
+    """The mean of all values of some rows, between `low` and `high`. `mid`: half of the chance of the very sample
+    counts (the mid-p of Lancaster 1961); of differences it is the test of Fagerland, Lydersen and Laake (2013)."""
 
     def __init__(self, rows: Iterable[tuple[float, float]], low: float, high: float, *, mid: bool = False) -> None:
         if not low < high:

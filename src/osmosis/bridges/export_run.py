@@ -1,5 +1,3 @@
-"""Write a stored run in the format of another tool."""
-
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

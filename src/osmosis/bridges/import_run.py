@@ -1,5 +1,3 @@
-"""Store a foreign log as a local run: a journal, a report, and the rows as a dataset of its own."""
-
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-"""A foreign log before it is stored as a run, and helpers that its readers share."""
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

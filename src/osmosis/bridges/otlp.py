@@ -1,10 +1,7 @@
-"""Rollouts as OpenTelemetry traces (conventions for generative AI), by the official exporter: for a receiver of its
-protocol, for W&B Weave and for Langfuse.
-
-One trace a rollout: the agent with an event for each score, and its model calls; messages only with `content`. Ids
-follow from the rollout's own, so that sending twice is once. Headers, and the endpoint when none is given, are the
-exporter's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`); so is the encoding
-(`OTEL_EXPORTER_OTLP_PROTOCOL`: `http/protobuf`, or `http/json` with the extra `otlp-json`)."""
+"""Rollouts as OpenTelemetry traces (conventions for generative AI): one trace a rollout, with an event for each score,
+and its model calls; messages only with `content`. Ids follow from the rollout's own, so that sending twice is once.
+Headers, encoding, and the endpoint when none is given, are the exporter's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`,
+`_HEADERS`, `_PROTOCOL`: `http/protobuf`, or `http/json` with the extra `otlp-json`)."""
 
 import hashlib
 import importlib

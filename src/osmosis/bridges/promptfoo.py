@@ -1,8 +1,7 @@
 """Results of promptfoo (`promptfoo eval -o results.json`, result version 3): each prompt with each provider is a run.
-Read: variables, assertions as parts of the score, named scores, repeats as attempts, usage, cost, errors.
-
-Rows of the tests of its config (`promptfooconfig.yaml`): each test with each prompt; a list of values makes a test for
-each, the first equality or containment is the ground truth, and all assertions are in the metadata."""
+Read: variables, assertions as parts of the score, named scores, repeats as attempts, usage, cost, errors. Rows of the
+tests of its config: each test with each prompt; a list of values makes a test for each, the first equality or
+containment is the ground truth, and all assertions are in the metadata."""
 
 import csv
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Rows for a dataset from elsewhere: a log or trace, an environment's tasks, a dataset of the hub, tests."""
-
 import csv
 import importlib
 import subprocess
@@ -96,8 +94,7 @@ def _logged(
 
 def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> Iterator[JsonObject]:
     """Yield `size` tasks of one of reasoning-gym's generators; the same seed makes the same tasks. The package runs in
-    an environment of its own, made by uv at the first call. `osmosis.bridges.rows:score_reasoning` scores an answer,
-    where the agent's environment has the package."""
+    an environment of its own, made by uv at the first call."""
     arguments = orjson.dumps([name, size, seed, config]).decode()
     run = (uv.find_uv_bin(), "run", "--quiet", "--no-project", "--with", PACKAGES[REASONING_GYM])
     finished = subprocess.run([*run, "python", "-c", _MAKE_TASKS, arguments], capture_output=True, text=True)

@@ -1,5 +1,3 @@
-"""Rollouts as flat rows: what data frames, CSV, Parquet and Hugging Face datasets hold."""
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from osmosis.records.run.rollout import Message, Rollout
 
 
 def flat_rollouts(journal: StoredRollouts) -> Iterator[dict[str, object]]:
-    """Yield the rollouts of a run as flat rows, by row and attempt, with the columns of their dataset rows."""
     rows = read_dataset(journal.plan())
     for line in journal.in_order():
         rollout = Rollout.model_validate(line)
@@ -28,9 +25,8 @@ def read_dataset(plan: EvalPlan) -> dict[str, JsonObject]:
 
 
 def flatten(rollout: Rollout, row: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Return one flat row: place, status, `prompt`, `expected` and `answer`, each score by its name with its reason and
-    parts (`NAME.reason`, `NAME.part.PART`), failure, tokens, cost (US dollars), milliseconds, and `row.COLUMN` for the
-    other columns of its dataset row."""
+    """Return one flat row: place, status, `prompt`, `expected`, `answer`, each score with its `NAME.reason` and
+    `NAME.part.PART`, failure, tokens, cost (US dollars), milliseconds, and `row.COLUMN` for its other columns."""
     columns: dict[str, object] = {
         "row_index": rollout.row_index,
         "row_key": rollout.row_key,

@@ -1,5 +1,3 @@
-"""The client of a rollout server of generation 0.2, and the routes of the model proxy that such a server calls."""
-
 import asyncio
 
 import orjson

@@ -1,6 +1,4 @@
-"""The console of generation 0.2: styles and tables on a terminal, plain text everywhere else.
-
-Text is never read as markup unless a style asks for it, so a model's `[/red]` prints as it is."""
+"""The console of 0.2. Text is markup only where a style asks for it, so a model's `[/red]` prints as it is."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,3 @@
-"""`DatasetReader` of generation 0.2: rows with the three columns, which it requires, and requests made from them.
-
-Reads through `osmosis.datasets`, so every format and every message is the same as the command line's."""
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,10 +23,9 @@ class DatasetRow(TypedDict, total=False):
 
 
 class DatasetReader:
-    """The rows of a file. `FileNotFoundError` when it is missing, `DatasetParseError` for another ending and for what
-    cannot be read, `DatasetValidationError` for a row that is no object or has a null, blank or non-text column.
-
-    `required` names the columns every row must have as non-blank text; leave some out to accept rows without."""
+    """The rows of a file; `required` names the columns that must be non-blank text. `FileNotFoundError`,
+    `DatasetParseError` for another ending and for what cannot be read, `DatasetValidationError` for a row that breaks
+    these rules."""
 
     def __init__(self, path: str | os.PathLike[str], *, required: tuple[str, ...] = REQUIRED_COLUMNS) -> None:
         self.path = Path(path)
@@ -78,7 +73,6 @@ def dataset_row_to_request(
     rollout_id: str | None = None,
     metadata_overrides: Mapping[str, object] | None = None,
 ) -> RolloutRequest:
-    """Build the request a trainer would send for this row: system and user message, every other column as metadata."""
     messages = [
         {"role": role, "content": row[column]}
         for role, column in (("system", "system_prompt"), ("user", "user_prompt"))

@@ -1,7 +1,5 @@
-"""Evaluation of generation 0.2 in Python: eval functions, rubrics, and `EvalRunner` over the engine's loop.
-
-As then, a missing score counts 0.0 in the means; a function that raised is named in the run's `error`, so that it
-cannot be taken for a judgement."""
+"""Evaluation of generation 0.2 in Python. As then, a missing score counts 0.0 in the means; a function that raised is
+named in the run's `error`, so that it cannot be taken for a judgement."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -104,9 +102,7 @@ class EvalResult:
 
 
 class EvalRunner:
-    """Runs rows n times through an agent loop and scores them.
-
-    With `batch_size` above 1, `llm_client_factory` makes one client per lane."""
+    """Runs rows n times through an agent loop and scores them; `llm_client_factory` makes one client per lane."""
 
     def __init__(
         self,
@@ -244,10 +240,8 @@ def _summary(score: ScoreReport) -> EvalEvalSummary:
 
 
 class RubricEvaluator:
-    """`RubricEvaluator().run(config, record)`.
-
-    A function with a `rubric` or `model_info` parameter or `**kwargs` is called like `evaluate_rubric`, any other
-    as `(solution_str, ground_truth, extra_info)`."""
+    """`RubricEvaluator().run(config, record)`; a function with a `rubric` or `model_info` parameter or `**kwargs` is
+    called like `evaluate_rubric`, any other as `(solution_str, ground_truth, extra_info)`."""
 
     def __init__(self, evaluate_fn: Callable[..., object] = evaluate_rubric) -> None:
         self._function = evaluate_fn

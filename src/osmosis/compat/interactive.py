@@ -1,7 +1,3 @@
-"""Step through rows with generation 0.2's classes; the command line's `--interactive` steps models instead.
-
-The client is wrapped and hands over after every answer; leaving raises `InterruptedError` inside the loop."""
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +101,6 @@ class InteractiveRunner:
         initial_row: int | None = None,
         row_offset: int = 0,
     ) -> None:
-        """Run row after row until the person leaves; indices count from `row_offset`."""
         index = initial_row
         while True:
             if index is None:

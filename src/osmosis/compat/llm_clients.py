@@ -1,9 +1,3 @@
-"""The clients of an agent loop's model calls: `OsmosisLLMClient` asks the trainer that drives it and reports the
-result, `ExternalLLMClient` asks any model.
-
-Every answer of the trainer becomes a result or one of our errors; 429, 408, 5xx and broken connections are retried
-with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself."""
-
 import asyncio
 import json
 import os
@@ -42,11 +36,8 @@ _MAX_RETRY_AFTER_S = 60.0
 
 
 class OsmosisLLMClient:
-    """`async with OsmosisLLMClient(server_url, rollout_id, api_key=...) as llm:`
-
-    Times are seconds, more than zero (`ValueError`); the defaults come from `settings`, then from
-    `OSMOSIS_ROLLOUT_CLIENT_*`. A `session` that is passed in is shared and left open; without one the client opens
-    its own."""
+    """Asks the trainer that drives a loop: `async with OsmosisLLMClient(server_url, rollout_id, api_key=...) as llm:`.
+    Times are seconds, more than zero (`ValueError`). A `session` that is passed in is shared and left open."""
 
     def __init__(
         self,
@@ -92,10 +83,8 @@ class OsmosisLLMClient:
             self._own = None
 
     async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
-        """Make one model call with the whole history; `kwargs` are sampling parameters, all of which travel.
-
-        `OsmosisValidationError` for a refusal, `OsmosisServerError`, `OsmosisTimeoutError` or
-        `OsmosisTransportError` once the retries are used up."""
+        """Make one model call with the whole history; `kwargs` are sampling parameters. `OsmosisValidationError` for a
+        refusal, `OsmosisServerError`, `OsmosisTimeoutError` or `OsmosisTransportError` once the retries are used up."""
         kwargs["stop"] = normalize_stop(kwargs.get("stop"))
         for name in ("temperature", "top_p", "max_tokens", "logprobs", "model"):
             if kwargs.get(name, 0) is None:
@@ -208,10 +197,8 @@ def read_result(text: str) -> CompletionsResult:
 
 
 class ExternalLLMClient:
-    """`async with ExternalLLMClient("openai/gpt-5-mini") as llm:`
-
-    A name without provider is OpenAI's; with `api_base` it is sent as it stands and needs no key. A ready `Model`
-    can be given instead of a name."""
+    """`async with ExternalLLMClient("openai/gpt-5-mini") as llm:`. A name without provider is OpenAI's; with `api_base`
+    it is sent as it stands and needs no key. A ready `Model` can be given."""
 
     def __init__(
         self, model: str | Model = "gpt-5-mini", api_key: str | None = None, api_base: str | None = None

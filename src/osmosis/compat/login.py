@@ -1,7 +1,4 @@
-"""Logins as generation 0.2 offered them in Python, over the credential store and client of this one.
-
-The store is keyed by platform here; a workspace is what the platform says the login may see. Nothing is deleted on a
-401: an expired login is an error with a hint."""
+"""Logins of 0.2, over our credential store. Nothing is deleted on a 401: an expired login is an error with a hint."""
 
 import os
 import socket
@@ -31,8 +28,6 @@ class AuthenticationExpiredError(AuthRequired): ...
 
 
 class PlatformAPIError(OsmosisError):
-    """The platform refused; `status_code` is its HTTP status when there was one."""
-
     def __init__(self, message: str, status_code: int | None = None) -> None:
         super().__init__(message, status_code=status_code)
         self.status_code = status_code
@@ -43,7 +38,6 @@ class WorkspaceCredentials:
     access_token: str = field(repr=False)
     user: JsonObject
     expires_at: datetime
-    """Has a time zone."""
     organization: JsonObject = field(default_factory=dict)
     created_at: datetime | None = None
     token_id: str | None = None
@@ -147,9 +141,7 @@ def platform_request(
     timeout: float = 30.0,
     credentials: WorkspaceCredentials | None = None,
 ) -> JsonObject:
-    """Make one call of the platform's API; `endpoint` such as `/api/cli/verify`.
-
-    `AuthenticationExpiredError` without a login it accepts, `PlatformAPIError` for anything else it refuses."""
+    """Call the platform's API (`/api/cli/verify`); raise `AuthenticationExpiredError` or `PlatformAPIError`."""
     import httpx
 
     login = credentials or get_valid_credentials()

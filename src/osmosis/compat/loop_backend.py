@@ -1,5 +1,4 @@
-"""Run a `RolloutAgentLoop` (generation 0.2's agent) for `POST /rollout`, so that one server speaks every generation:
-its model calls go to the rollout's own URL, with the tools in each request. The loop's own reward is the reward."""
+"""Run a `RolloutAgentLoop` for `POST /rollout`: it asks the rollout's own URL for the model; its reward counts."""
 
 import asyncio
 import os

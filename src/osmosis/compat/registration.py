@@ -1,5 +1,4 @@
-"""Register a rollout server of generation 0.2 with a platform once it answers, again and again until that works, keep
-the entry alive, and remove it on shutdown. The server runs whatever the platform answers."""
+"""Register a server of 0.2 with a platform, again until that works; the server runs whatever the platform answers."""
 
 import asyncio
 import ipaddress
@@ -49,9 +48,7 @@ class Registration:
     platform_url: str
     token: str
     host: str
-    """As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one, or by loopback when the
-    platform is on loopback.
-    """
+    """As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one, or by loopback."""
     port: int
     agent_name: str
     api_key: str | None = None

@@ -31,13 +31,10 @@ def serve_agent_loop(
     credentials: LoginCredentials | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Serve an agent loop until it is told to stop.
-
-    Unless `skip_register` or `local_debug`, it is registered with the platform at `OSMOSIS_PLATFORM_URL` as the
-    person of `credentials` (anything with `access_token`) or of `OSMOSIS_TOKEN`. `local_debug` also turns the key
-    off, and then only loopback addresses are listened on. With `reload`, pass `"module:attribute"` or a loop that is
-    a module's attribute. `ServeError` when it cannot be served like that, `AgentLoopValidationError` when the loop is
-    not valid."""
+    """Serve an agent loop until it is told to stop, registered with the platform of `OSMOSIS_PLATFORM_URL` as the
+    person of `credentials` or of `OSMOSIS_TOKEN`, unless `skip_register` or `local_debug` (no key, loopback alone).
+    With `reload`, pass `"module:attribute"` or a module's attribute. Raises `ServeError`,
+    `AgentLoopValidationError`."""
     variables = os.environ if environ is None else environ
     key, note = run.choose_key(api_key, local=local_debug)
     options = run.ServeOptions(

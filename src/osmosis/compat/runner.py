@@ -1,5 +1,4 @@
-"""Runners of generation 0.2: one row or many through an agent loop, as results with counts. Many rows go through the
-engine's loop. A loop that raises or gives up is a result with its reason; tokens spent before are still counted."""
+"""A loop that raises or gives up is a result with its reason; tokens spent before are still counted."""
 
 import os
 import time
@@ -77,10 +76,6 @@ async def close_client(client: object) -> None:
 
 
 class LocalRolloutRunner:
-    """Runs rows through an agent loop with a client such as `ExternalLLMClient`.
-
-    `debug` writes traces to `debug_dir`."""
-
     default_debug_dir = "./local_debug"
     default_prefix = "local"
 
@@ -195,8 +190,7 @@ async def run_rows(
     pass_threshold: float = 1.0,
     scorers: Sequence[Scorer] = (),
 ) -> Report:
-    """Run every row `attempts` times through the engine's loop, as many at once as there are lanes, without limits on
-    time or failures; call `on_rollout` with each scored rollout."""
+    """Run every row `attempts` times through the engine's loop, without limits; call `on_rollout` with each."""
     plan = EvalPlan(
         name="local",
         agent="agent_loop",

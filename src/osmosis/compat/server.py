@@ -1,6 +1,4 @@
-"""The rollout server of generation 0.2: `create_app(agent_loop)` serves `/v1/rollout/init`, and `POST /rollout` of the
-later generations beside it, on one queue. It never runs a rollout twice, drops a result, or answers anything but
-`/health` without the key when there is one."""
+"""The server of 0.2: `/v1/rollout/init`, with `POST /rollout` of the later generations beside it, on one queue."""
 
 import asyncio
 import logging
@@ -79,12 +77,10 @@ def create_app(
     on_startup: Hook | None = None,
     on_shutdown: Hook | None = None,
 ) -> FastAPI:
-    """Return a FastAPI app that serves `agent_loop`.
-
-    `max_concurrent` and `record_ttl_seconds` override `settings` (`ValueError` unless positive). `api_key` is
-    wanted as a bearer everywhere but on `/health`. `debug_dir` gets `<unix seconds>/<rollout_id>.jsonl` traces.
-    `credentials` (with `access_token`), `server_host` and `server_port` together register the server with a platform.
-    `on_startup` and `on_shutdown` are awaited around its life."""
+    """Return a FastAPI app that serves `agent_loop`. `max_concurrent` and `record_ttl_seconds` override `settings`
+    (`ValueError` unless positive). `debug_dir` gets `<unix seconds>/<rollout_id>.jsonl` traces. `credentials`,
+    `server_host` and `server_port` together register the server. `on_startup` and `on_shutdown` are awaited around its
+    life."""
     registration = None
     if credentials is not None and server_host and server_port:
         registration = Registration(

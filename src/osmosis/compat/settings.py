@@ -1,6 +1,4 @@
-"""Settings of agent loops and their server, from `OSMOSIS_ROLLOUT_*` variables and `./.env`.
-
-Values out of range are refused when they are read. `configure` replaces them in code; nothing else is global."""
+"""Settings of 0.2, from `OSMOSIS_ROLLOUT_*` variables and `./.env`; `configure` replaces them in code."""
 
 from pydantic import Field, ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict

@@ -1,1 +1,0 @@
-"""Dataset files for local runs, `osmosis check` and the platform. No content is executed, no file changed."""

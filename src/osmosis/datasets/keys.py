@@ -84,8 +84,6 @@ class KeyedRollout(Protocol):
 
 
 class Matching:
-    """Finds the present row of each stored rollout, by key, content or place; `moved`: the rows that changed."""
-
     def __init__(self, rows: SelectedRows) -> None:
         self.rows = rows
         self.moved: dict[str, tuple[str, int]] = {}

@@ -1,5 +1,3 @@
-"""What makes figures of a dataset misleading: rows twice, contradictions, and rows that another file has, too."""
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +34,9 @@ class Flaw:
 
 
 def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None) -> Iterator[Flaw]:
-    """Yield the flaws of these files, each against those before it; `examples` are few-shot prompts, by name.
-
-    A row that is in two files is a duplicate when the prompts are the same but for case and punctuation, an overlap
-    when half of its 13-grams are in one row, or one prompt, of the other file. Bad rows are left out."""
+    """Yield the flaws of these files, each against those before it; `examples` are few-shot prompts, by name. A row in
+    two files is a duplicate when the prompts differ in case and punctuation alone, an overlap by half of its
+    13-grams."""
     counts: Counter[int] = Counter()
     rows = 0
     for path in files:

@@ -1,5 +1,3 @@
-"""Check the selected rows of a dataset before anything is spent, then stream the good ones."""
-
 import hashlib
 import json
 import random
@@ -140,9 +138,8 @@ def scan_dataset(
     rows: SelectedRows | None = None,
     keep: bool = False,
 ) -> DatasetFacts:
-    """Check every selected row; read to the end of the file only when the selection does. `rows` is filled with every
-    good row; with `keep` the facts hold those of a small file. Raise DatasetError for a file that cannot be read to the
-    end of the selection, and for a selected row beyond it."""
+    """Check every selected row, and fill `rows` with the good ones; with `keep` the facts hold those of a small file.
+    Raise DatasetError for a file that cannot be read to the end of the selection, and for a selected row beyond it."""
     selection = selection or Selection()
     scan = _Scan(open_source(path), selection, require_ground_truth, rows)
     if keep and scan.source.format == "jsonl" and path.stat().st_size <= _KEPT_BYTES:  # others unpack to any size

@@ -53,8 +53,7 @@ def error_body(error: dialect.EndpointError) -> JsonObject:
 
 
 def completion_body(done: Completion, *, model: str = "") -> JsonObject:
-    """Build a `chat.completion` object; `model` is named when the completion does not name its own. Token ids and
-    log-probabilities are included when the model gave them."""
+    """Build a `chat.completion` object, with token ids and log-probabilities when the model gave them."""
     choice: JsonObject = {
         "index": 0,
         "message": done.message,

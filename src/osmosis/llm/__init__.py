@@ -1,5 +1,3 @@
-"""Asking language models: one protocol, one file per kind of model."""
-
 from dataclasses import replace
 from pathlib import Path
 

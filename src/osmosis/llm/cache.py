@@ -1,5 +1,4 @@
-"""Answers from disk: stored by request, attempt number and how often this rollout asked the same before, or those
-of a journal."""
+"""Answers from disk: by request, attempt and how often this rollout asked the same before, or those of a journal."""
 
 import hashlib
 from collections import Counter, OrderedDict

@@ -29,9 +29,7 @@ class ChatRequest:
     on_wait: Callable[[float], None] | None = None
     """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
     on_piece: Callable[[Piece], None] | None = None
-    """Receives the answer while it is written, from a model that can stream; the pieces add up to the completion, or to
-    its beginning.
-    """
+    """Receives the answer while it is written, from a model that can stream; the pieces add up to the completion."""
     told: bool = False
     """True once a piece was emitted: from then on the call cannot be repeated."""
     purpose: str = ""

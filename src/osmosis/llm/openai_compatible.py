@@ -127,8 +127,7 @@ FILTERED: JsonObject = {
 
 
 def parse_body(raw: bytes, *, model: str) -> Any:
-    """Parse a reply's body as OpenAI's client does: JSON, also with NaN, or events nobody asked for; raise `ModelError`
-    (`bad_response`)."""
+    """Parse JSON, also with NaN, or unasked events, as OpenAI's client does; raise `ModelError` (`bad_response`)."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Prices of calls, from LiteLLM's published price table, read as a file so that LiteLLM itself is not imported."""
+"""Prices of LiteLLM's published table, read as a file so that LiteLLM itself is not imported."""
 
 import importlib.util
 import re
@@ -15,8 +15,6 @@ from osmosis.records.run.plan import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per token."""
-
     prompt: float
     completion: float
     cached: float | None = None

@@ -1,1 +1,0 @@
-"""Pure computation over records: reports and comparisons of rollouts. Reads and writes nothing."""

@@ -1,8 +1,6 @@
-"""Agreement of a judge's verdicts with people's: share, bias and Cohen's kappa, each with an interval. Kappa is the
-agreement beyond what the two pass rates would give by chance (Cohen 1960). A row is one observation, with all its
-labels. The intervals are Gaffke's (`osmosis.base.stats`); that of kappa, which is no mean, applies his idea to the four
-cells: the rows and one more, of the verdicts that would be worst for the bound, get random weights that add up to one,
-and the bound is a quantile of the weighted kappa. Fewer than `LEAST` rows have no interval of kappa."""
+"""Agreement of a judge's verdicts with people's, by row. The interval of kappa, which is no mean, applies Gaffke's idea
+(`osmosis.base.stats`) to the four cells: the rows and one more, of the verdicts that would be worst for the bound, get
+random weights that add up to one."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -36,7 +34,6 @@ class Agreement:
     rate: float
     rate_interval: Interval | None
     kappa: float | None
-    """Absent when both always give the same verdict."""
     kappa_interval: Interval | None
     bias: float
     """The judge's pass rate minus the people's: above 0, the judge is too kind."""
@@ -116,7 +113,6 @@ Verdicts = dict[tuple[str, str], list[Verdict]]
 class Calibrated:
     score: str
     score_hash: str
-    """Hash of the rubric or function that scored; empty when none was stored."""
     found: Agreement
 
 

@@ -1,9 +1,7 @@
-"""Two runs side by side, paired by row: the difference, its interval, one verdict, and every flip of an attempt.
-Attempts at a row are exchangeable, so that a row's mean is that of all of them, however many either run has. Rows that
-one side has no score for are left out; a second difference has failures as zeros, so that a run that crashes on hard
-rows does not look better. The verdict then looks at both, with the wider intervals that two looks need. Interval,
-p-value and verdict are one test (`significance.py`) and always agree. What a model does on rows that it was trained on
-is no proof: it is better only if the other rows show that, too."""
+"""Two runs side by side, paired by row; attempts at a row are exchangeable. Rows that one side has no score for are
+left out; a second difference has failures as zeros, so that a run that crashes on hard rows does not look better, and
+the verdict looks at both, with the wider intervals that two looks need. What a model does on rows that it was trained
+on is no proof: it is better only if the other rows show that, too."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -44,8 +42,6 @@ class Flip:
 
 @dataclass(slots=True)
 class SetAside:
-    """A quarantined row: its means in both runs, None without a score."""
-
     row_index: int
     key: str
     mean_a: float | None
@@ -60,7 +56,6 @@ class Comparison:
     only_a: int
     only_b: int
     mean_a: float
-    """Mean over rows."""
     mean_b: float
     difference: float
     interval: Interval | None
@@ -68,7 +63,6 @@ class Comparison:
     """Pairs that both ran and only B has a score for."""
     failed_b: int
     difference_failures_0: float
-    """B minus A over all pairs that both ran, failures as 0."""
     interval_failures_0: Interval | None
     pass_rate_a: float
     pass_rate_b: float
@@ -88,15 +82,12 @@ class Comparison:
     detectable: float | None = None
     """Smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
     trained_rows: int = 0
-    """Rows of these that a model of the two runs was trained on."""
     unseen: "Comparison | None" = None
-    """The comparison of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
 
     def regressed(self, margin: float = 0.0) -> bool:
-        """Return whether the verdict is `worse`; with a margin above 0, whether B may be worse than A by more than
-        that, scored pairs alone or failures as 0. Too few rows show nothing."""
+        """Return whether B is worse, or with a margin may be by more than that; too few rows show nothing."""
         if margin <= 0:
             return self.verdict == "worse"
         intervals = [self.interval, *([self.interval_failures_0] if self.failed_a or self.failed_b else [])]
@@ -139,11 +130,9 @@ def compare(
     largest_change: float | None = None,
     trained: Collection[str] = (),
 ) -> Comparison:
-    """Compare the rollouts of run `b` with those of run `a`; each is read once. `score` defaults to the first that both
-    have. `bounds`: declared by the scores, by name. `level` of the verdict and the interval. `aside`: keys of rows that
-    do not count. `largest_change`: the most by which a row's mean can change, which narrows the interval of graded
-    scores. `trained`: keys of rows that a model of the two was trained on. Raise ValidationError when nothing can be
-    paired, or a row changed by more than that."""
+    """Compare the rollouts of run `b` with those of run `a`, each read once. `aside`: keys of rows that do not count.
+    `largest_change`: the most by which a row's mean can change, which narrows the interval. `trained`: keys of rows
+    that a model was trained on. Raise ValidationError when nothing can be paired, or a row changed by more."""
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
     declared = (bounds or {}).get(name)

@@ -1,11 +1,7 @@
-"""Questions about arms of an evaluation, answered while their runs grow: which rows to run next, when to look, and
-which questions a look answers.
-
-A look tests each open question with the test of `significance.py`, of rows paired between the two arms. The chance of
-a false answer is distributed over the looks (alpha spending), and over the questions by Holm's procedure, which may be
-repeated at each look (W. Maurer and F. Bretz, "Multiple testing in group
-sequential trials using graphical approaches", Statistics in Biopharmaceutical Research 5, 2013). A question that the
-rest of the budget would hardly answer is given up, which only makes false answers rarer."""
+"""Questions about arms, answered while their runs grow. The chance of a false answer is distributed over the looks
+(alpha spending), and over the questions by Holm's procedure, which may be repeated at each look (Maurer and Bretz,
+Statistics in Biopharmaceutical Research 5, 2013). A question that the rest of the budget would hardly answer is given
+up, which only makes false answers rarer."""
 
 import math
 import random

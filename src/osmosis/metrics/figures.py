@@ -1,5 +1,4 @@
-"""Every figure of a report or a comparison, in reading order: terminal, pages and written reports iterate over them. To
-add one, add it to a function here, or register another with `@of_score` or `@of_run`."""
+"""Every figure of a report or a comparison, in reading order; `@of_score` and `@of_run` register another."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,4 @@
-"""Cost and duration of a whole run, predicted from a few of its rollouts. The interval is of the total that will be
-seen, not of its mean: wide, because one rollout in ten that costs ten times as much is easily missing among twenty."""
+"""Cost and duration of a whole run, predicted from a few of its rollouts: the total that will be seen, not its mean."""
 
 import math
 from collections.abc import Sequence
@@ -47,8 +46,7 @@ class Forecast:
 
 
 def forecast(rollouts: Sequence[Rollout], left: int, concurrency: int, attempts: int = 1) -> Forecast:
-    """Predict from the rollouts of a pilot, each of another row; `left` are still to run, `concurrency` at once,
-    `attempts` at each row."""
+    """Predict from a pilot's rollouts, each of another row; `left` are still to run, `attempts` at each row."""
     costs = [r.usage.cost_usd for r in rollouts if r.usage.cost_usd is not None]
     tokens, tokens_interval = predicted([float(r.usage.total_tokens) for r in rollouts], left, attempts)
     cost, cost_interval = predicted(costs, left, attempts) if costs else (None, None)
@@ -57,9 +55,8 @@ def forecast(rollouts: Sequence[Rollout], left: int, concurrency: int, attempts:
 
 
 def predicted(values: Sequence[float], left: int, attempts: int) -> tuple[float, Interval | None]:
-    """Return the sum of what is left, and its prediction interval: the error of the pilot's mean and the spread of the
-    rest, combined as by Zou and Donner (2008). None with a pilot of fewer than five. Values lie between 0 and `UNSEEN`
-    times the greatest seen; attempts at one row count as one value."""
+    """Return the sum of what is left and its prediction interval, combined as by Zou and Donner (2008); None with a
+    pilot of fewer than five. Attempts at one row count as one value."""
     if not values:
         return 0.0, None
     mean = math.fsum(values) / len(values)
@@ -75,10 +72,8 @@ def predicted(values: Sequence[float], left: int, attempts: int) -> tuple[float,
 def predicted_time(
     durations: Sequence[float], left: int, concurrency: int, attempts: int
 ) -> tuple[float, Interval | None]:
-    """Return when the last of the rollouts ends, `concurrency` of them at once, and its prediction interval. That is no
-    sooner than the work shared out evenly, and later by less than one rollout (R. Graham, "Bounds on multiprocessing
-    timing anomalies", SIAM Journal on Applied Mathematics 17, 1969). The estimate draws the durations from the
-    pilot's."""
+    """Return when the last rollout ends, and its interval: no sooner than the work shared out evenly, and later by less
+    than one rollout (R. Graham, SIAM Journal on Applied Mathematics 17, 1969)."""
     lanes = max(1, min(concurrency, left or 1))
     work, interval = predicted([duration / lanes for duration in durations], left, attempts)
     if lanes == 1 or not durations:

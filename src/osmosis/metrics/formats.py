@@ -74,7 +74,6 @@ def size(value: int | None) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """`0.032`, `< 0.0001`."""
     if value is None:
         return NOTHING
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"

@@ -1,6 +1,5 @@
-"""Confidence intervals and distributions of a run's values, 95 % by default. A row is one observation: attempts at one
-row are not independent. `benchmarks/coverage.py` simulates how often each interval covers the truth
-(`docs/statistics.md`)."""
+"""Intervals and distributions of a run's values. A row is one observation: attempts at one row are not independent.
+`benchmarks/coverage.py` simulates how often each interval covers the truth."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ UNSEEN = 1.0
 def bounded_interval(
     sums: Sequence[float], sizes: Sequence[int], bounds: Bounds = (0.0, 1.0), level: float = 0.95
 ) -> Interval | None:
-    """Return the interval of the mean of values between `bounds`, given the sum and the number of each row's; None with
-    one row. Gaffke's interval (`osmosis.base.stats`): never beyond the bounds, and never a point, even when all is
-    equal."""
+    """Return the interval of the mean, given each row's sum and number; None with one row. It is Gaffke's
+    (`osmosis.base.stats`): never beyond the bounds, and never a point, even when all is equal."""
     bounded = BoundedMean(zip(sums, sizes, strict=True), *bounds)
     if bounded.rows < 2:
         return None
@@ -30,10 +28,9 @@ def bounded_interval(
 def bounds_of(
     extremes: Bounds, declared: Bounds | None, scored: Sequence[float], rows: int
 ) -> tuple[Bounds | None, bool]:
-    """Return the bounds that an interval of the mean uses, None for no interval, and whether they are known. Known are
-    declared bounds, and 0 and 1 when every one of the `scored` values is one of them and some are 0. Only ones may be
-    of a reward of -1 and 1. For other values, of which `extremes` are the least and the greatest, a failure as 0, the
-    bounds are assumed: that far beyond those seen, from 20 rows on."""
+    """Return the bounds that an interval uses, None for no interval, and whether they are known: declared, or 0 and 1
+    when every value is one of them and some are 0 (only ones may be of a reward of -1 and 1). Others are assumed: that
+    far beyond the extremes seen, a failure as 0, from 20 rows on."""
     if declared is not None and (scale := scale_of(extremes, declared)) is not None:
         return scale, True
     if all(value in (0.0, 1.0) for value in scored):
@@ -61,8 +58,7 @@ FALSE_ALARMS = 0.025
 def missed_bar(
     name: str, bar: float, value: float | None, interval: Interval | None, *, strict: bool = False
 ) -> str | None:
-    """Return the sentence that says that a figure misses its bar, None when it does not. It misses where the upper end
-    of the interval is below the bar; `strict`: where the lower one is."""
+    """Return a sentence where the upper end of the interval (`strict`: the lower one) is below the bar, else None."""
     if value is None:
         return f"{name}: nothing was scored"
     low, high = (interval.low, interval.high) if interval is not None else (value, value)

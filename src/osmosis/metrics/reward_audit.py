@@ -1,8 +1,6 @@
-"""Find rewards that can be had for nothing. A reward scores two kinds of answer, made of a dataset's rows: forms of the
-ground truth (bare, in a sentence, boxed, ...), and worthless answers (empty, a constant, another row's truth, the
-prompt, praise for the judge, ...), which have to earn nothing. On the scale of the shares 0 is what the least of the
-worthless answers earns, 1 what the best form of the truth earns. The reward may be a judge that wavers: whatever seems
-to be free is scored again, and it is an error only where the new scores show it. Calls nothing."""
+"""Find rewards that can be had for nothing. On the scale of the shares 0 is what the least of the worthless answers
+earns, 1 what the best form of the ground truth earns. The reward may be a judge that wavers: whatever seems to be free
+is scored again, and it is an error only where the new scores show it."""
 
 import re
 from collections import Counter
@@ -70,7 +68,6 @@ class Probed:
     low: float | None
     high: float | None
     share: float | None
-    """Share of the reward, on the scale of the module docstring; None where there is no such scale."""
     failed: int
     example: JsonObject | None = None
     """The row at which it earned most: `row_index`, `answer`, `value`."""
@@ -130,8 +127,7 @@ Repeats = Mapping[Key, Sequence[Scored]]
 
 
 def suspects(probes: Sequence[Probe], scores: Scores) -> list[str]:
-    """Return the probes that have to be scored again before a worthless one is said to earn something: those that seem
-    to, and the two that the scale is made of. Empty when none seems to."""
+    """Return the probes to score again: worthless ones that seem to earn something, and the two of the scale."""
     scale = _Scale(probes, scores, {})
     names = [probe.name for probe in probes if probe.kind == "worthless" and scale.share(probe.name) > WORTH_SAYING]
     return list(dict.fromkeys([*names, *filter(None, (scale.floor_name, scale.best_name))])) if names else []
@@ -185,8 +181,7 @@ class _Scale:
         return (value - floor) / (best - floor) if best > floor else 0.0
 
     def p_value(self, name: str, allowed: float) -> float:
-        """Return the chance that a probe which earns no more than `allowed` does as well as this one in later calls.
-        The rows are these and no sample, so that each call is an observation."""
+        """Return the chance that a probe that earns at most `allowed` does so well; each call is an observation."""
         every = [s.value for scored in (*self._first.values(), *self._again.values()) for s in scored]
         values = [value for value in every if value is not None]
         reach = max(values, default=0.0) - min(values, default=0.0)
@@ -270,8 +265,7 @@ def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, a
 
 
 def _free(battery: Battery, scale: _Scale, allowed: float) -> Iterator[Finding]:
-    """Find what worthless answers earn: as it is where the same answer has the same score each time, else where later
-    calls show it, with Holm's correction for the number of probes."""
+    """Find what worthless answers earn; where scores waver, what later calls show, with Holm's correction."""
     earning = [t for t in battery.tried if t.kind == "worthless" and t.share is not None and t.share > WORTH_SAYING]
     limits = {
         limit: adjusted([scale.p_value(tried.name, limit) for tried in earning] if scale.is_noisy else [])

@@ -1,7 +1,5 @@
-"""How many rows and attempts show a difference between two runs over the same rows.
-
-The difference of one row's means has the variance `effect + 2 * within / attempts`: how rows change, and how
-attempts at one row vary. What a sample of that variance shows is asked of the very test that will judge it."""
+"""How many rows and attempts show a difference. That of one row's means has the variance `effect + 2 * within /
+attempts`; what a sample of that variance shows is asked of the very test that will judge it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,8 +19,6 @@ _SAMPLED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """Variances of a score, estimated from one or two runs."""
-
     rows: int
     attempts: float
     """Mean number at a row."""
@@ -74,8 +70,7 @@ class Pilot:
 
 
 def pilot_of(runs: Sequence[Rows], changes: Sequence[float] = (), declared: Bounds | None = None) -> Pilot:
-    """Estimate the variances from the scores of each row's attempts; `changes` are those of the rows' means between the
-    first and the second run."""
+    """Estimate from the scores of each row's attempts; `changes`: of the rows' means, first run to second."""
     values = [value for rows in runs for row in rows for value in row]
     pairs = [variances([(math.fsum(row), math.fsum(v * v for v in row), len(row)) for row in rows]) for rows in runs]
     between, within = (math.fsum(pair) / len(pairs) for pair in zip(*pairs, strict=True))

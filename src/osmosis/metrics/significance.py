@@ -1,7 +1,5 @@
-"""One test of the difference between two runs: interval, p-value and verdict. The mean of the rows' differences is
-tested with `BoundedMean` in its mid-p form: for one attempt that passes or not it is McNemar's mid-p test. Several
-attempts at a row count as one row. There is no verdict where even the clearest result would not be one. Beside each
-verdict stands the smallest difference that the rows could have shown."""
+"""One test of the difference between two runs: interval, p-value and verdict, by `BoundedMean` in its mid-p form (for
+one attempt that passes or not it is McNemar's). There is no verdict where even the clearest result would not be one."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,12 +20,10 @@ _NORMAL = NormalDist()
 @dataclass(frozen=True, slots=True)
 class Difference:
     tested: BoundedMean | None
-    """Absent when all scores are equal, on a scale that is not known."""
     level: float
     """Higher where several differences are looked at (Bonferroni)."""
     enough: bool
     error: float = 0.0
-    """Standard error of the mean difference."""
 
     @property
     def tails(self) -> Tails:
@@ -42,9 +38,7 @@ class Difference:
 
     @property
     def detectable(self) -> float | None:
-        """Return the smallest true difference that rows like these show in 80 % of runs; None with too few rows.
-
-        It has to reach beyond the interval around no difference, and most of the time by chance no less than that."""
+        """Return the smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
         interval = self.interval
         if interval is None or self.tested is None:
             return None
@@ -71,8 +65,7 @@ def difference_of(
 
 
 def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple[Verdict, float | None]:
-    """Return the verdict and its two-sided p-value: `worse` when one difference is clearly negative, `better` when all
-    are clearly positive. Too few rows have no p-value."""
+    """Return the verdict (`worse`: one difference is clearly negative, `better`: all are positive) and its p-value."""
     if not all(difference.enough for difference in differences):
         return "too few rows to tell", None
     looks = len(differences)
@@ -106,12 +99,9 @@ def spent(share: float, alpha: float = ALPHA) -> float:
 def levels(
     shares: Sequence[float], alpha: float = ALPHA, spending: Callable[[float, float], float] = spent
 ) -> list[float]:
-    """Return the two-sided p-value below which each look ends the test; `shares` of the rollouts increase to at most 1.
-    `spending` says how much of alpha is spent at a share.
-
-    The sum of the standardized differences is a Brownian motion under no difference (Jennison and Turnbull, "Group
-    Sequential Methods", 2000, chapter 19); the chance to reach a look and end there is integrated from look to look.
-    Raise ValueError for shares that do not increase."""
+    """Return the two-sided p-value below which each look ends the test; `spending` says how much of alpha is spent at a
+    share of the rollouts. The sum of the differences is a Brownian motion (Jennison and Turnbull, "Group Sequential
+    Methods", 2000, chapter 19), integrated from look to look. Raise ValueError for shares that do not increase."""
     if list(shares) != sorted(set(shares)) or not shares or not 0 < shares[0] <= shares[-1] <= 1:
         raise ValueError(f"shares must increase and be within 0 and 1, got {list(shares)}")
     level_list: list[float] = []

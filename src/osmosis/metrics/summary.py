@@ -1,6 +1,5 @@
-"""Adds rollouts up to a `Report`, one at a time, in constant time and a few numbers of memory each. The report does not
-depend on the order of the rollouts, nor on how they are split and merged. A failure counts as 0.0 in `mean` and as
-nothing in `mean_scored`; a skipped rollout counts nowhere."""
+"""Adds rollouts up to a `Report`, whatever their order and however they are merged. A failure counts as 0.0 in `mean`
+and as nothing in `mean_scored`; a skipped rollout counts nowhere."""
 
 import math
 from array import array
@@ -28,8 +27,6 @@ NOT_RECORDED = "(not recorded)"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How rollouts are counted; an `EvalPlan` has it, too."""
-
     attempts: int
     pass_threshold: float
     ks: Sequence[int] | None = None
@@ -167,8 +164,7 @@ class Summary:
         self._groups[row] = min(self._groups.get(row, groups), groups, key=lambda labels: sorted(labels.items()))
 
     def merge(self, other: "Summary") -> None:
-        """Add the counts of `other`; `report` is then that of all rollouts in one pass. Both must have the same terms;
-        a rollout that both have seen counts twice."""
+        """Merge the counts of `other`, of the same terms; a rollout that both have seen counts twice."""
         if _terms(self.plan) != _terms(other.plan):
             raise ValueError("summaries with other attempts, threshold or ks cannot be merged")
         self.succeeded += other.succeeded

@@ -1,6 +1,5 @@
-"""Figures of training runs from their curves, and predictions for one from an evaluation of the same rollout and
-dataset: the truer, the closer its model is to the base model. Only what makes learning impossible refuses: that hardly
-any group of attempts at a row can have different rewards, by the upper end of the interval."""
+"""Figures of training runs, and predictions for one. Only what makes learning impossible refuses: that hardly any group
+of attempts at a row can have different rewards, by the upper end of the interval."""
 
 import json
 import math
@@ -42,7 +41,6 @@ class Gate:
     groups: int
     """Rows with at least two scored attempts."""
     no_signal: float | None
-    """Absent without such rows."""
     signal: float | None
     """Share of the training's groups whose rewards will differ; None where every row has one attempt."""
     signal_interval: Interval | None
@@ -156,10 +154,9 @@ def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Finding
 
 
 def signal_of(groups: Sequence[Sequence[float]], size: int) -> tuple[float | None, Interval | None]:
-    """Return the share of groups of `size` attempts with different rewards, from those of an evaluation, and bounds.
-    Fewer attempts differ less often, at most in the ratio of their numbers, as the chance that attempts differ is
-    concave in their number and in a row's rates; by the latter, the rate of the commonest reward bounds it, too. Where
-    an evaluation has fewer attempts than a group, the estimate takes a beta distribution of the rows' rates."""
+    """Return the share of groups of `size` attempts with different rewards, and bounds: fewer attempts differ less
+    often, at most in the ratio of their numbers, and the rate of the commonest reward bounds it, too. With fewer
+    attempts than a group, the estimate takes a beta distribution of the rows' rates."""
     groups, size = [group for group in groups if group], max(2, size)
     if len(groups) < 2:
         return None, None
@@ -320,7 +317,6 @@ SUMS: Sequence[tuple[str, str, str, Format, int]] = (
     ("train/trained_tokens", "trained_tokens", "Trained tokens", "count", 1),
     ("perf/update_s", "update_ms", "Time in updates", "ms", 1000),
 )
-"""Curves that are added up over the steps: key, name, label, format and factor."""
 
 
 def training_figures(

@@ -92,7 +92,6 @@ class RolloutContext:
     _num_tool_calls: int = 0
     _debug_dir: str | os.PathLike[str] | None = None
     prompts: Mapping[str, str] = field(default_factory=lambda: Prompts(Path("prompts")))
-    """The texts of `prompts/NAME.md` beside the agent loop, by name."""
     _trace: "_Trace | None" = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -190,9 +189,8 @@ class _Trace:
 
 
 class RolloutAgentLoop(ABC):
-    """Base class of an agent loop. One instance serves all rollouts, so keep nothing of a rollout on `self`.
-
-    Set `name` on every subclass that can be used; an abstract subclass needs none."""
+    """Base class of an agent loop; give each a `name`. One instance serves all rollouts: keep nothing of one on
+    `self`."""
 
     name: str
 

@@ -217,11 +217,9 @@ class GraderRunner:
 
 
 class LocalBackend:
-    """Runs rollouts in this process.
-
-    `workflow` and `grader` are classes or `"module:Class"` strings; each rollout gets a new instance of both, with its
-    config. At most `max_concurrent` rollouts run at once: the config's limit, 4 without a config, None = no limit.
-    Waiting for a slot does not count against a rollout's time limits."""
+    """Runs rollouts in this process, at most `max_concurrent` at once: the config's limit, 4 without a config, None =
+    no limit. Each gets a new instance of `workflow` and `grader`, classes or `"module:Class"`. Waiting for a slot does
+    not count against a rollout's time limits."""
 
     def __init__(
         self,
@@ -248,10 +246,8 @@ class LocalBackend:
     async def execute(
         self, init: RolloutInit, *, on_state: OnState | None = None, transport: ChatTransport | None = None
     ) -> ExecutionResult:
-        """Run the workflow, then the grader (when there is one, `init.grade`, and a label or metadata).
-
-        `on_state` is called with queued, running, grading. `transport` answers `ctx.chat()` without HTTP. Cancelling
-        the caller cancels user code and passes through; everything else is a result."""
+        """Run the workflow, then the grader (when there is one, `init.grade`, and a label or metadata). `transport`
+        answers `ctx.chat()` without HTTP. Cancelling the caller passes through; everything else is a result."""
         ask = None if transport is None else ask_transport(transport)
         return await self.run(WorkflowTask.from_init(init), ask=ask, on_state=on_state)
 

@@ -1,5 +1,3 @@
-"""Turn an exception into a `Failure`, in the same category whichever way the rollout ran."""
-
 import asyncio
 import traceback
 from collections.abc import Iterator
@@ -80,8 +78,7 @@ def self_cancelled(phase: Phase = Phase.AGENT) -> Failure:
 
 
 def true_cause(failure: Failure, error: ModelError | None) -> Failure:
-    """Return the failure of an agent whose last model call ended with `error`: the model's category wins, but not over
-    a time limit, a cancellation or a lost server."""
+    """Return the category of an agent's last model call, except over a limit, a cancellation or a lost server."""
     if error is None or failure.category in _KEPT or failure.phase is Phase.SCORE:
         return failure
     if failure.category is Category.TIMEOUT and failure.phase is Phase.AGENT:

@@ -26,10 +26,8 @@ class SampleSource(Protocol):
 
 
 class WorkflowRollout:
-    """The running rollout: its model endpoint, key and id.
-
-    Values left out come from `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and `OSMOSIS_ROLLOUT_ID`, where a
-    rollout in a process of its own finds them. As a context manager it becomes the current rollout."""
+    """The running rollout. Values left out come from `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and
+    `OSMOSIS_ROLLOUT_ID`. As a context manager it becomes the current rollout."""
 
     def __init__(
         self,
@@ -79,7 +77,6 @@ class WorkflowRollout:
 
 
 def get_rollout_context() -> WorkflowRollout | None:
-    """Return the rollout this code runs in, or None outside of one."""
     return _current.get()
 
 
@@ -117,7 +114,6 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
         self.config = config
         self.metadata = metadata or {}
         self.prompts = Prompts(Path("prompts")) if prompts is None else prompts
-        """The texts of `prompts/NAME.md` beside the workflow, by name."""
         self._rollout = rollout
 
     @property
@@ -150,7 +146,6 @@ class GraderContext(_Context):
         """The row's ground truth."""
         self.sample = sample
         self.project_path = project_path
-        """Folder of the rollout's code."""
         self.metadata = metadata or {}
         self.config = config
         self.rollout_id = rollout_id
@@ -158,9 +153,7 @@ class GraderContext(_Context):
     def set_reward(
         self, reward: float | Score, *, reason: str | None = None, parts: Mapping[str, float] | None = None
     ) -> None:
-        """Set the sample's reward, its reason and its parts; a `Score` brings all three.
-
-        `ValueError` unless it is a finite number, or when there is no sample."""
+        """Set the reward with its reason and parts, or a `Score`; `ValueError` unless finite, or without a sample."""
         if self.sample is None:
             raise ValueError("the rollout has no sample to set a reward on")
         if isinstance(reward, Score):

@@ -54,11 +54,10 @@ def evaluate_rubric(
     timeout: float | None = None,
     return_details: bool = False,
 ) -> float | RewardRubricRunResult:
-    """Return the judge's score within [score_min, score_max] (0 to 1 by default), or all details.
-
-    Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for the judgement, retries
-    included. Raise `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
-    `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`."""
+    """Return the judge's score within [score_min, score_max] (0 to 1 by default), or all details. Bounds and
+    `original_input` given here win over `model_info`'s. `timeout` is seconds, retries included. Raise `TypeError` for
+    missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`, `ProviderRequestError`. In
+    coroutines use `evaluate_rubric_async`."""
     judge = Judge(model_info, timeout=timeout)
     question = make_question(
         rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max)
@@ -102,11 +101,9 @@ def judge_solution(
     timeout: float | None = None,
     system_prompt: str | None = None,
 ) -> "RubricResult":
-    """Run generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a known family; any other
-    name is left to LiteLLM).
-
-    In a coroutine it returns at once: `await` the result (reading its fields before that blocks). Everywhere else it
-    blocks until the judgement is there."""
+    """Run generation 0.3's `evaluate_rubric`, the judge by one name (`provider/model`, or a known family; others are
+    LiteLLM's). In a coroutine it returns at once: `await` the result. Everywhere else it blocks until the judgement is
+    there."""
     info: JsonObject = dict(info_of(model))
     if api_key:
         info["api_key"] = api_key

@@ -172,7 +172,6 @@ class JudgeQuestion:
     solution: str
     low: float
     high: float
-    """Bounds of the score, inclusive."""
     system_prompt: str | None = None
     original_input: str | None = None
     ground_truth: str | None = None

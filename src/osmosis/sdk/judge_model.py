@@ -114,8 +114,7 @@ def resolve_judge(
 
 
 def info_of(model: str) -> dict[str, str]:
-    """Return the provider and model of a judge given by one name, as in generation 0.3: `provider/model`, or a known
-    family. Any other name is left to LiteLLM."""
+    """Return provider and model of a judge's one name: `provider/model` or a known family; others are LiteLLM's."""
     name = _text({"model": model}, "model")
     provider, rest = provider_of(name)
     if provider in DEFAULT_API_KEY_ENV or provider in _KEYLESS:

@@ -80,11 +80,9 @@ class Sandbox:
         memory_mb: int = MEMORY_MB,
         network: bool = False,
     ) -> SandboxResult:
-        """Run a program with its arguments, or a shell line, to its end.
-
-        `files` are written first. `env` is all that is added to the sandbox's own variables; nothing of this process
-        is inside. `network` reaches outside hosts, not this machine or private addresses. Memory is that of all
-        processes of the command together. Raise `OsmosisError` when it cannot run at all. Cancelling ends it."""
+        """Run a program with its arguments, or a shell line, to its end. `files` are written first; `env` is all that
+        is added to the sandbox's own variables. `network` reaches outside hosts, not this machine or private addresses.
+        Memory is that of all processes together. Raise `OsmosisError` when it cannot run at all. Cancelling ends it."""
         session_command = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         stop = threading.Event()
         try:
@@ -178,8 +176,7 @@ _current: ContextVar[Sandbox | None] = ContextVar("osmosis_sandbox", default=Non
 
 def get_sandbox() -> Sandbox:
     """Return the sandbox of the rollout that this code belongs to: for tools and score functions, which have no `ctx`.
-
-    Raise `RuntimeError` outside of one; `open_sandbox` makes one for a script or a test."""
+    Raise `RuntimeError` outside of one."""
     sandbox = _current.get()
     if sandbox is None:
         raise RuntimeError("no rollout is running here: use `async with open_sandbox() as sandbox:`")
@@ -227,10 +224,8 @@ GATE = "gate"
 
 @contextlib.asynccontextmanager
 async def open_sandbox(kind: SandboxKind = "auto", *, image: str | None = None) -> AsyncIterator[Sandbox]:
-    """Open a sandbox outside of any rollout, which `get_sandbox` finds inside the block: for a script or test.
-
-    `kind`: `auto`, `bubblewrap`, `container` (with an `image` that is on this machine), or `none`, which is no boundary
-    at all. Raise `SandboxUnavailable` when it does not work here."""
+    """Open a sandbox outside of any rollout, which `get_sandbox` finds inside the block: `auto`, `bubblewrap`,
+    `container` (with an `image` that is on this machine), or `none`, no boundary at all. Raise `SandboxUnavailable`."""
     sandbox = Sandbox(opening_of(SandboxChoice(kind=kind, image=image)))
     await in_thread(sandbox.open)
     async with use_sandbox(sandbox):

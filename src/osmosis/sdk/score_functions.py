@@ -12,9 +12,7 @@ from osmosis.sdk.messages import solution_of
 from osmosis.sdk.user_code import is_async
 
 ScoreFunction = Callable[..., object]
-"""`(solution_str, ground_truth, extra_info)` or `(messages, ground_truth, metadata)`, plain or async. Returns a number,
-a `Score`, or a dict of either by name.
-"""
+"""`(solution_str, ground_truth, extra_info)` or `(messages, ground_truth, metadata)`; plain or async."""
 Rule = Literal["majority", "mean", "median", "min", "max"]
 F = TypeVar("F", bound=ScoreFunction)
 
@@ -22,10 +20,7 @@ _BOUNDS = "__osmosis_score_bounds__"
 
 
 def score_function(*, min: float, max: float) -> Callable[[F], F]:
-    """Declare that every score of the function (or reward of the grader class) lies between `min` and `max`; one
-    outside is a failure.
-
-    Raise ValueError unless `min` is below `max`. The function itself is not changed."""
+    """Declare that every score of the function, or reward of the grader class, is in `min` to `max`, or a failure."""
     low, high = as_float(min), as_float(max)
     if not low < high:
         raise ValueError(f"min must be below max, got {low:g} and {high:g}")
@@ -42,8 +37,7 @@ def bounds_of(function: object) -> tuple[float, float] | None:
 
 
 def takes_conversation(name: str, function: ScoreFunction) -> bool:
-    """Return whether the function takes the conversation (`messages, ground_truth, metadata`) and not the answer alone.
-    Raise `LoadError` for one that can be called in neither form."""
+    """Return whether it takes the conversation, not the answer alone; `LoadError` where neither form fits."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -66,10 +60,9 @@ def takes_conversation(name: str, function: ScoreFunction) -> bool:
 
 
 def vote(*graders: ScoreFunction, by: Rule = "majority") -> ScoreFunction:
-    """Combine score functions into one: the most frequent score, of equally frequent ones the least (`majority`).
-
-    Each grader's score is one of the result's `parts`, and its reason a line of the reason. A grader that raises or
-    returns no number has no vote, which the reason says; when half or more have none, the score failed."""
+    """Combine score functions into one: the most frequent score, of equally frequent ones the least (`majority`). Each
+    grader's score is one of the result's `parts`. A grader that raises or returns no number has no vote, which the
+    reason says; when half or more have none, the score failed."""
     if by not in _RULES:
         raise ValueError(f"by must be one of {', '.join(_RULES)}, got {by!r}")
     if not graders:

@@ -69,9 +69,8 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: Mapping[str, object]) -> Any:
-        """Check `arguments` against the schema and call the function (a plain one in a thread).
-
-        `ToolArgumentError` names each argument that does not fit; what the function raises passes through."""
+        """Check the arguments, call the function (a plain one in a thread); `ToolArgumentError` names each that does
+        not fit."""
         try:
             checked = self._model.model_validate(dict(arguments))
         except ValidationError as exc:
@@ -124,10 +123,8 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
-
-    The schema comes from the annotations and defaults, the descriptions from the docstring (its `Args:` section
-    describes the parameters). `TypeError` for parameters that cannot be passed by name."""
+    """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`. The schema comes from
+    annotations, defaults and docstring (`Args:`). `TypeError` for parameters that cannot be passed by name."""
 
     def wrap(wrapped: Callable[P, R]) -> FunctionTool[P, R]:
         return FunctionTool(wrapped, name=name, description=description, timeout_s=timeout_s)
@@ -146,10 +143,8 @@ async def run_tool_calls(
     timeout_s: float | None = None,
     ctx: RolloutContext | None = None,
 ) -> list[Message]:
-    """Run an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
-
-    `timeout_s` bounds each call (a tool's own limit wins). Every error becomes that call's error result.
-    `ctx` counts the calls in its metrics."""
+    """Run an assistant message's tool calls in parallel; one `tool` message each, in order, errors included.
+    `timeout_s` bounds each call (a tool's own limit wins)."""
     tool_by_name = {one.name: one for one in tools}
 
     async def answer(call: Mapping[str, object]) -> Message:
@@ -222,10 +217,8 @@ async def execute_tool_calls(
     timeout_s: float | None = None,
     ctx: RolloutContext | None = None,
 ) -> list[Message]:
-    """Run `executor` on every call at once; return the results in the order of the calls.
-
-    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
-    `ctx` counts the calls in its metrics."""
+    """Run `executor` on every call at once; return the results in order, an error for one that raises or takes
+    longer."""
 
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
@@ -279,9 +272,7 @@ CallTools = Callable[[Sequence[Mapping[str, Any]], RolloutContext], Awaitable[li
 
 
 class ToolLoop(RolloutAgentLoop):
-    """An agent that calls tools: `ToolLoop([add, multiply])`, with functions made by `@tool`.
-
-    Ends with the model's finish reason, `max_turns`, or `max_tokens` when `max_tokens_total` is used up."""
+    """`ToolLoop([add, multiply])`: ends with the model's finish reason, `max_turns`, or `max_tokens`."""
 
     name = "tools"
 

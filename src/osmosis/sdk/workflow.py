@@ -30,10 +30,7 @@ class AgentWorkflow(ABC, Generic[TConfig]):
 
     @abstractmethod
     async def run(self, ctx: AgentWorkflowContext[TConfig]) -> AgentWorkflowOutput | list[Message] | None:
-        """Run the agent on `ctx.prompt`.
-
-        Return the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
-        registered the conversation with the rollout."""
+        """Run the agent on `ctx.prompt`; return the conversation, or None when an integration has registered it."""
 
 
 WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]

@@ -1,6 +1,3 @@
-"""HTTP that the rollout server, the model proxy and the inference endpoint share: bounded bodies, answers made of
-records, what their OpenAPI documents say of every endpoint, and apps served inside the running event loop."""
-
 import asyncio
 import hmac
 import json
@@ -231,8 +228,7 @@ async def wait_disconnected(request: Request) -> None:
 def open_session(
     max_connections: int = 0, *, connecting: Callable[[], socket.socket] | None = None
 ) -> aiohttp.ClientSession:
-    """Open an HTTP client with at most `max_connections` (0 for no limit), inside its event loop. `connecting` makes
-    the sockets, for a server in a network of its own."""
+    """Open a client with at most `max_connections` (0 for no limit); `connecting` makes sockets for another network."""
     connector = aiohttp.TCPConnector(
         limit=max_connections,
         limit_per_host=0,
@@ -266,8 +262,7 @@ def validate_api_key(provided: str | bytes | None, expected: str) -> bool:
 
 
 class BearerGuard:
-    """ASGI middleware: answer 401 for every path but the open ones unless the key is given, before the body is read
-    and in constant time."""
+    """ASGI middleware: answer 401 before the body is read for every path but the open ones, in constant time."""
 
     def __init__(self, app: ASGIApp, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
         self.app = app
@@ -286,8 +281,7 @@ class BearerGuard:
 
 
 class JsonOnly:
-    """ASGI middleware of a server without a key: answer 415 to a body whose type is not JSON. A browser sends
-    `text/plain` and forms to any address without asking it; JSON only after an answer that allows it."""
+    """ASGI middleware of a server without a key: answer 415 to what a browser sends without asking (text, forms)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

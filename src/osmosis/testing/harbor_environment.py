@@ -1,9 +1,8 @@
-"""A Harbor environment without containers, for tests: commands run as processes of this machine, files lie in a
-temporary folder. Give it as `environment_config="osmosis.testing.harbor_environment:ProcessEnvironment"`.
-
-It isolates nothing, so run only what you would run yourself. The absolute paths that Harbor and its tasks use (`/app`,
-`/logs`, `/tests`, `/solution`, `/osmosis`, `/tmp`) are moved into the folder wherever they stand in a command, in a
-variable or in a script that is uploaded. A Dockerfile is not built; what lies beside it is copied into `/app`."""
+"""A Harbor environment without containers
+(`environment_config="osmosis.testing.harbor_environment:ProcessEnvironment"`): commands run as processes of this
+machine, files lie in a temporary folder. It isolates nothing. The absolute paths that Harbor and its tasks use (`/app`,
+`/logs`, ...) are moved into the folder wherever they stand in a command, in a variable or in a script. A Dockerfile is
+not built; what lies beside it is copied into `/app`."""
 
 import asyncio
 import os
@@ -29,10 +28,8 @@ TIMED_OUT = 124
 
 
 class ProcessEnvironment(BaseEnvironment):
-    """One folder and the processes started in it; both are gone after `stop(delete=True)`.
-
-    `python`: the interpreter behind `python3` and `python` inside; this process's own unless given. `path`: further
-    folders before the machine's PATH."""
+    """One folder and the processes started in it. `python`: behind `python3` and `python` inside; `path`: further
+    folders."""
 
     def __init__(self, *args: Any, python: str | None = None, path: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

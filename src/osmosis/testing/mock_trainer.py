@@ -1,7 +1,5 @@
-"""A trainer small enough for a unit test: answers model calls of an agent loop and remembers completed rollouts.
-
-Its policy is a fixed rule (ask for `add` when the user wants arithmetic, then finish); pass a generator for another
-one. Token ids are the positions of characters, so lengths can be checked and nothing means anything."""
+"""A trainer for a unit test, whose policy is a fixed rule: ask for `add` when the user wants arithmetic, then finish.
+Token ids are the positions of characters."""
 
 import threading
 import time
@@ -118,10 +116,8 @@ class Patches(Protocol):
 
 
 def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> None:
-    """Send what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
-
-    `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
-    undoes it. Results that earlier servers of this machine did not deliver stay where they are."""
+    """Send what agent loops and rollout servers post to a trainer into `client` instead, until `monkeypatch` undoes
+    it."""
     import json as codec
 
     def posted(url: str, json: object, headers: dict[str, str] | None = None) -> httpx.Response:

@@ -1,7 +1,3 @@
-"""A model for tests of agent loops and workflows: gives the answers of a script in order, and keeps the questions.
-
-When the script runs out it fails, so that a loop that asks too often is noticed."""
-
 from collections.abc import Iterable, Mapping
 
 from osmosis.base.jsonable import JsonObject
@@ -23,9 +19,8 @@ def says(text: str | None = None, *calls: Mapping[str, object]) -> Message:
 
 
 class ScriptedLLM:
-    """`ScriptedLLM([says(None, call("add", '{"a": 1, "b": 2}')), says("3")])` as the `llm` of a `RolloutContext`.
-
-    As a `transport` of `LocalBackend.execute` pass its `respond`. An exception in the script is raised."""
+    """`ScriptedLLM([says(None, call("add", '{"a": 1, "b": 2}')), says("3")])` as the `llm` of a `RolloutContext`, its
+    `respond` as a `transport` of `LocalBackend.execute`. It fails when the script runs out."""
 
     def __init__(self, script: Iterable[Message | Exception]) -> None:
         self._script = iter(script)

@@ -1,7 +1,6 @@
-"""Environments of other packages as an agent with its grader and its rows: `verifiers:ID`, `inspect:FILE.py@TASK` ...
-
-Options follow the name as in a URL: `reasoning-gym:chain_sum?size=50&seed=1`. The package lives where the agent runs
-and is imported here, when it is named; a module for each turns its tasks into rows and its rollout into a workflow."""
+"""Environments of other packages as an agent with its grader and its rows. Options follow the name as in a URL:
+`reasoning-gym:chain_sum?size=50&seed=1`. A module for each package, which is imported here when it is named, turns its
+tasks into rows and its rollout into a workflow."""
 
 import importlib
 import json
@@ -43,8 +42,6 @@ class ForeignWorkflow(AgentWorkflow[TConfig]):
 
 
 class KeepReward(Grader[object]):
-    """Leaves the reward that the environment's own scoring has set."""
-
     async def grade(self, ctx: GraderContext) -> None: ...
 
 
@@ -70,10 +67,7 @@ def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
 
 
 def load_environment(name: str) -> LocalBackend:
-    """Return another package's environment as a backend.
-
-    `backend = load_environment("reasoning-gym:chain_sum")` is all that a rollout's `main.py` needs; `osmosis dataset
-    from` makes its rows."""
+    """Return another package's environment as a backend: `load_environment("reasoning-gym:chain_sum")`."""
     return open_foreign(name, Path.cwd()).backend
 
 

@@ -1,7 +1,6 @@
-"""`a2a:URL`: an agent elsewhere, by the URL of its agent card; the rows are one's own.
-
-Options: `key_env` names the variable of a bearer token, `user` is the model of the people that rows describe (`user`:
-what `SimulatedUser` takes). The agent brings its own model, so `--model` is not needed, and its tokens are unknown."""
+"""`a2a:URL`: an agent elsewhere, by the URL of its agent card; the rows are one's own. Options: `key_env` names the
+variable of a bearer token, `user` is the model of the people that rows describe (`user`: what `SimulatedUser` takes).
+The agent brings its own model, so `--model` is not needed."""
 
 # a2a-sdk is in the agent's environment, never where the checker runs.
 # mypy: disable-error-code="import-not-found,misc"
@@ -58,8 +57,7 @@ class RemoteAgent:
         await self._http.aclose()
 
     async def answer(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Send what was said since its last answer; return its next one. Raise `ModelError` when it cannot be reached,
-        `RuntimeError` when it gave up."""
+        """Send the messages since its last answer; `ModelError`: unreachable, `RuntimeError`: it gave up."""
         last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
         parts = [new_text_part(text_of(message)) for message in messages[last + 1 :]]
         ids = {"context_id": self._context_id, "task_id": self._task_id}
@@ -86,8 +84,7 @@ class RemoteAgent:
 
 @lru_cache(maxsize=8)
 def fetch_card(url: str, key_env: str = "") -> AgentCard:
-    """Return the card of the agent at a URL, its own or its card's. Raise LoadError; a card that leads to another host
-    is refused where a key would go along."""
+    """Return the card at a URL; raise LoadError, also where it would lead a key to another host."""
     card_url = url if url.endswith(".json") else f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}"
     hint = "a2a:URL, the address below which /.well-known/agent-card.json is"
     try:

@@ -1,9 +1,7 @@
-"""`verifiers:ID?option=value`: tasksets of verifiers 0.4; options are the fields of the taskset's config.
-
-verifiers runs the rollout and scores it; its model is the rollout's own endpoint, so calls are counted and, in
-training, kept with their tokens. Nothing runs remotely and nothing is uploaded. A task without tools is answered in
-this process; one with tools runs verifiers' own chat program. Refused by name: environments of several agents, tools
-that all tasks share, tasks that a simulated user begins, infinite tasksets without a `size`."""
+"""`verifiers:ID?option=value`: tasksets of verifiers 0.4; options are the fields of the taskset's config. verifiers
+runs the rollout and scores it; its model is the rollout's own endpoint. A task without tools is answered in this
+process; one with tools runs verifiers' own chat program. Refused by name: environments of several agents, tools that
+all tasks share, tasks that a simulated user begins, infinite tasksets without a `size`."""
 
 # verifiers is in the rollout's environment, never where the checker runs.
 # mypy: disable-error-code="import-not-found,misc"

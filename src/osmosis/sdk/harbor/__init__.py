@@ -1,6 +1,4 @@
-"""Rollouts as trials of the Harbor library: the agent in a sandbox, its grading outside of the agent's reach.
-
-Only constructing `HarborBackend` loads Harbor, and raises when it is not installed."""
+"""Rollouts as trials of the Harbor library, which only constructing `HarborBackend` loads."""
 
 from osmosis.sdk.harbor.backend import HarborBackend as HarborBackend
 

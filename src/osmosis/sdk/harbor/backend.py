@@ -37,28 +37,8 @@ class AgentFailed(Exception):
 
 
 class HarborBackend:
-    """Runs rollouts as Harbor trials.
-
-    - `orchestrator`: a harbor `TrialQueue` that runs the trials (its concurrency and retries); none is needed.
-    - `tasks_dir`: a Harbor task, or a folder of them. `task_mode="template"` copies one for every row and writes the
-      row into the copy; `"dataset"` runs the one that the row's metadata names (`TASK_KEYS` of `tasks.py`).
-    - `agent`: an `AgentWorkflow` (class or `"module:Class"`), the name of one of Harbor's agents, a Harbor agent class,
-      or None for the oracle, which runs the task's own solution. `native_agent_kwargs` go to one of Harbor's agents,
-      `model_name` is what it calls the model.
-    - `grader`, `grader_config`: grade on this machine, after the task's verifier; its reward is on `ctx.sample` by
-      then. Without a grader the verifier's reward is the reward.
-    - `code_dir`: what the workflow needs, by default the folder its module is imported from. `bundle`: True packs and
-      sends it, a path is sent instead (a `tar.gz`), False: the image has the code.
-    - `environment_config`: which sandbox: a name (`"docker"`, `"daytona"`), `"module:Class"`, a mapping or Harbor's
-      `EnvironmentConfig`.
-    - `trials_dir`: where Harbor keeps its files, `<artifact root>/rollout_trials` unless given; those of trials that
-      ended well are removed unless `cleanup_successful_trials` is False.
-    - `patch_dockerfile_with_sdk`: build the SDK into the task's image instead of installing it in every trial.
-    - `agent_setup_timeout_sec`: for installing agent or SDK in the sandbox. `max_queue_depth`: how many rollouts may
-      wait; a rollout server answers 429 to the next.
-    - `model_host`: what the sandbox calls this machine, put in place of a loopback host in the model's URL.
-
-    Raises `ImportError` when harbor is not installed, `TypeError` and `ValueError` for arguments that cannot work."""
+    """Runs rollouts as Harbor trials; docs/sdk.md explains each argument. Raises `ImportError` when harbor is not
+    installed, `TypeError` and `ValueError` for arguments that cannot work."""
 
     def __init__(
         self,
@@ -138,10 +118,8 @@ class HarborBackend:
         return START_ALLOWANCE_S + self._preparation.setup_timeout_s + AGENT_GRACE_S
 
     async def execute(self, init: RolloutInit, *, on_state: backend.OnState | None = None) -> backend.ExecutionResult:
-        """Run one trial, then the grader (when there is one and `init.grade`).
-
-        `on_state` is called with queued, running, grading. Cancelling the caller stops the sandbox and passes through;
-        everything else is a result."""
+        """Run one trial, then the grader (when there is one and `init.grade`). Cancelling the caller stops the sandbox
+        and passes through; everything else is a result."""
         tell = on_state or backend.ignore_state
         task = asyncio.current_task()
         if task is not None:
@@ -242,8 +220,7 @@ class HarborBackend:
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """Copy the files of agent and verifier to the rollout's artifacts, without links: a link from a sandbox would point
-    into this machine."""
+    """Copy the files of agent and verifier, without links: a sandbox's would point into this machine."""
     for source in sorted(folder.glob("**/artifacts/logs/artifacts")):
         if any(source.iterdir()):
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=_links)

@@ -1,5 +1,3 @@
-"""The OpenAI Agents SDK in a workflow. One agent object serves all rollouts."""
-
 # The framework is an extra: with it installed its types are checked here, without it everything is Any, and no
 # annotation satisfies both.
 # mypy: ignore-errors
@@ -97,9 +95,7 @@ class OsmosisAgent(Agent[Any]):
 
 
 class OsmosisMemorySession(SessionABC):
-    """A session in memory for one rollout, so that several `Runner.run` calls continue one conversation.
-
-    Made inside `run`, it also makes the conversation the rollout's sample: the workflow may then return None."""
+    """A session in memory: several `Runner.run` calls continue one conversation, which is the rollout's sample."""
 
     def __init__(self, session_id: str | None = None) -> None:
         rollout = get_rollout()

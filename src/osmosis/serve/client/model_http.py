@@ -103,7 +103,6 @@ class ModelServer(Protocol):
 
 
 def model_routes(server: ModelServer, prefix: str) -> APIRouter:
-    """Return the route of all dialects below a prefix. Clients add `/v1` to it, or expect it there already."""
     router = APIRouter()
 
     async def handle(request: Request) -> Response:
@@ -156,8 +155,7 @@ async def answer_call(
     *,
     with_tokens: bool = True,
 ) -> Response:
-    """Answer a call, whole or as server-sent events, as it asks; `complete` gives the answer. With `with_tokens`, whole
-    chat completions carry token ids and log-probabilities, where the model gave any."""
+    """Answer a call, whole or as server-sent events, as it asks. `with_tokens`: chat completions carry token ids."""
     if not call.stream:
         done = await unless_disconnected(request, complete(question))
         if not with_tokens:
@@ -252,9 +250,8 @@ _STATUS = {
 
 @dataclass(eq=False, repr=False)
 class InferenceEndpoint:
-    """An HTTP server over one model, which wants one key: what a deployment answers to its platform, and `osmosis model
-    serve` to this machine. A parameter that the model cannot obey is refused by name where it changes the answer.
-    `answered` counts whole answers; `on_answer` is called after each."""
+    """An HTTP server over one model, which wants one key. A parameter that the model cannot obey is refused by name
+    where it changes the answer. `answered` counts whole answers; `on_answer` is called after each."""
 
     model: Model
     _: KW_ONLY

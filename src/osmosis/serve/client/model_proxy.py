@@ -1,9 +1,7 @@
 """The model proxy: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
-prefix and its own bearer, of which either names it; generation 0.2, whose routes `osmosis.compat` adds, names the
-rollout in the body instead. Every parameter of a chat completion is forwarded to the model or refused (another endpoint
-or key; `n` above 1 in training and in streams), except those the proxy itself obeys: `model` (it has one), `stream`,
-`stream_options`, `rollout_id`. In the other dialects agent programs set parameters that nobody chose: there the run's
-own win, and what was overridden is recorded."""
+prefix and its own bearer, of which either names it. Every parameter of a chat completion is forwarded to the model or
+refused, except those the proxy itself obeys (`model`, `stream`, `stream_options`, `rollout_id`). In the other dialects
+agent programs set parameters that nobody chose: there the run's own win, and what was overridden is recorded."""
 
 import hmac
 import socket
@@ -132,8 +130,7 @@ class ModelProxy:
     def open_rollout(
         self, rollout_id: str, *, model: RolloutModel | None = None, base_url: str = ""
     ) -> RolloutEndpoint:
-        """Open the endpoint of one rollout, told `base_url` if given; raise `ValueError` for an unsafe or open id. Its
-        calls are answered by its own `model`, by default one without limits over the proxy's."""
+        """Open a rollout's endpoint, by default over the proxy's model; raise `ValueError` for an unsafe or open id."""
         check_rollout_id(rollout_id)
         if rollout_id in self._open:
             raise ValueError(f"rollout {rollout_id} is already open")
@@ -161,8 +158,7 @@ class ModelProxy:
     def find_endpoint(
         self, rollout_id: str, request: Request, *, callback: bool = False, closed: bool = False
     ) -> RolloutEndpoint:
-        """Return the endpoint of the request's bearer or callback key; raise `EndpointError` 404 or 401. With `closed`,
-        a rollout that is over counts, too."""
+        """Return the endpoint of the request's bearer or callback key; raise `EndpointError` 404 or 401."""
         endpoint = self._open.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
         if endpoint is None:
             raise EndpointError(404, f"no open rollout {rollout_id!r} here", "not_found")
@@ -261,8 +257,7 @@ class ModelProxy:
 
 
 def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObject:
-    """Take from a call's parameters those that the run sets itself; return what was taken, as the client sent it. A
-    client may ask for a shorter answer. `top_k`, which few endpoints know, is the run's alone."""
+    """Take from a call's parameters those that the run sets itself, and return them; shorter answers are allowed."""
     overridden: JsonObject = {}
     longest = own.get("max_tokens", own.get("max_completion_tokens"))
     for key in list(params):

@@ -1,5 +1,5 @@
-"""A rollout server as a process: started in a sandbox on a free port, awaited until it is healthy, its output forwarded
-line by line, its death noticed, and everything it started ended at the close. It restarts nothing."""
+"""A rollout server as a process in a sandbox on a free port; everything it started ends with it, nothing is
+restarted."""
 
 import asyncio
 import socket

@@ -1,7 +1,6 @@
 """A program as the engine's agent: `claude`, `codex`, or any script that asks a model over HTTP. Each rollout has a
-folder, a HOME of its own with nothing of the operator's, a sandbox without a network but this rollout's endpoint, and a
-key that only it knows. The program is found as the operator would find it; what it printed, its exit status and the
-files that it changed are results for graders (`info["command"]`)."""
+folder, a HOME of its own, a sandbox without a network but this rollout's endpoint, and a key that only it knows. What
+it printed, its exit status and the files that it changed are results for graders (`info["command"]`)."""
 
 import asyncio
 import difflib
@@ -109,8 +108,6 @@ async def _read_end(stream: asyncio.StreamReader) -> str:
 
 
 class ProgramAgent:
-    """Runs the plan's command for each task; `proxy` must be open. Sandboxes are chosen once."""
-
     def __init__(
         self, plan: EvalPlan, proxy: ModelProxy, base_dir: Path, environ: Mapping[str, str], *, memory_mb: int = 8192
     ) -> None:

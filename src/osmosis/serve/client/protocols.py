@@ -1,6 +1,5 @@
-"""How a client starts a rollout on a rollout server and waits for its end, in generations 0.3 and 0.4 of the protocol;
-generation 0.2 is `osmosis.compat.client`. A protocol raises `RolloutLost` with phase and category when the server gave
-no result; a result of any kind is returned."""
+"""How a client starts a rollout on a rollout server and waits for its end, in generations 0.3 and 0.4. `RolloutLost`
+has phase and category when the server gave no result; a result of any kind is returned."""
 
 import asyncio
 import re
@@ -256,8 +255,7 @@ def open_protocol(generation: Generation, client: ServerClient, plan: EvalPlan, 
 
 
 def generation_of(health: bytes) -> tuple[Generation, int | None]:
-    """Return the generation of a `/health` answer, and how many rollouts the server runs at once, if it says. A server
-    that speaks 0.3 and 0.4 is polled."""
+    """Return a server's generation by its `/health`, and how many rollouts it runs at once; 0.4 wins over 0.3."""
     try:
         body = orjson.loads(health)
         parsed = ServerHealth.model_validate(body)
@@ -272,8 +270,7 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
 
 
 def rollout_init(endpoint: RolloutEndpoint, row: Row, plan: EvalPlan) -> RolloutInit:
-    """Build the body of `POST /rollout`. The metadata is the row's own, else the whole row; what only an agent loop
-    understands travels in `extra_fields`."""
+    """Build the body of `POST /rollout`: the metadata is the row's own, else the whole row."""
     agent_s = plan.timeouts.agent_s
     return RolloutInit(
         initial_messages=row.messages(),

@@ -1,6 +1,5 @@
-"""A rollout server as the engine's agent: one task in, one `Rollout` out, whatever happens on the other side. The
-generation is read from `/health`; the model is served through a model proxy, which also knows usage and the true cause
-of model failures. A dead server ends all waiting at once, a silent one is bounded."""
+"""A rollout server as the engine's agent: one task in, one `Rollout` out, whatever happens on the other side. A dead
+server ends all waiting at once, a silent one is bounded."""
 
 import asyncio
 import socket
@@ -46,10 +45,7 @@ class ServerAt:
     generation: protocols.Generation | None = None
     connecting: Callable[[], socket.socket] | None = None
     silent_s: float | None = None
-    """For a server elsewhere: seconds without an answer until it counts as dead, as when its gateway reports it gone.
-
-    None: it is dead only when it refuses connections.
-    """
+    """Seconds without an answer until a server elsewhere counts as dead; None: only when it refuses connections."""
 
 
 @asynccontextmanager
@@ -68,9 +64,8 @@ async def started(
 async def served(
     at: ServerAt, proxy: ModelProxy, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
 ) -> "AsyncIterator[ServedRollouts]":
-    """Yield the agent behind a rollout server; the model proxy `proxy` must be open. `died` (for example
-    `RolloutServerProcess.wait_died`) returns when the server's process has ended; without it, a server that refuses
-    connections for some seconds counts as dead. Raises `NetworkError` when there is no healthy server to begin with."""
+    """Yield the agent behind a rollout server; `died` returns when the server's process has ended; without it, refused
+    connections count. Raises `NetworkError` when there is no healthy server to begin with."""
     async with open_session(connecting=at.connecting) as session:
         client = protocols.ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
         generation, capacity = await _detect_generation(client)
@@ -85,9 +80,7 @@ async def served(
 
 
 async def check_key(server_url: str, api_key: str | None) -> None:
-    """Ask the server something that needs its key; raise `AuthRequired` when it wants another one. A server of
-    generation 0.2 knows only the second path. Everything else (a server without a key, none at all) is for `served` to
-    find out."""
+    """Ask for something that needs the key (generation 0.2 knows the second path alone); raise only `AuthRequired`."""
     async with open_session() as session:
         client = protocols.ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         try:
@@ -246,9 +239,8 @@ class ServedRollouts:
 
 
 class RolloutTimeLimits:
-    """The time limits of one rollout in seconds: its agent's (None for none of its own) and the whole rollout's.
-    Neither counts time that a model call spent waiting for a rate limit. Only the client knows of such waits, so it
-    keeps the agent's limit; the server is given more, as a backstop for when the client is gone."""
+    """The limits in seconds of the agent (None for none of its own) and the whole rollout, without waits for a rate
+    limit. Only the client knows of those; the server is given more, as a backstop for when it is gone."""
 
     def __init__(self, agent_s: float | None, rollout_s: float) -> None:
         self._agent_s = agent_s
@@ -271,8 +263,8 @@ class RolloutTimeLimits:
     async def wait_for(
         self, run: asyncio.Task[protocols.ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
     ) -> Limit | None:
-        """Wait for `run`; return which limit passed before it was done, None when it was. `agent_runs` is asked when
-        the agent's limit passes: False means done, None not begun."""
+        """Wait; return which limit passed, if any. `agent_runs` (False: done, None: not begun) is asked at the
+        agent's."""
         loop = asyncio.get_running_loop()
         while True:
             ends = self._rollout_ends if self._agent_ends is None else min(self._rollout_ends, self._agent_ends)

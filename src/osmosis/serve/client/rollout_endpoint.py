@@ -1,5 +1,4 @@
-"""The model endpoint of one rollout, as the model proxy keeps it: its URL prefix and bearers, the callbacks that
-arrived, and the end that a client waits for. A second terminal message is not taken."""
+"""The model endpoint of one rollout: URL prefix, bearers, callbacks, end. A second terminal message is not taken."""
 
 import asyncio
 import secrets
@@ -29,10 +28,9 @@ class Turn:
 
 
 class Turns:
-    """The model's turns of one rollout, found again by what its client sends back. Rendered again, an answer rarely has
-    the tokens that were sampled: clients spell tool arguments anew, trim text and drop reasoning. So each answer leaves
-    with a handle in every slot that clients return, and `restore` puts it as it was sampled in the place of what came
-    back. An answer that the client changed in meaning stays as it came: a branch without loss on it."""
+    """The model's turns of one rollout, found again by what its client sends back. Clients spell tool arguments anew,
+    trim text and drop reasoning, so each answer leaves with a handle in every slot that clients return, and `restore`
+    puts it back as it was sampled. An answer changed in meaning stays as it came: a branch without loss on it."""
 
     def __init__(self) -> None:
         self._by_handle: dict[str, Turn] = {}

@@ -1,6 +1,5 @@
-"""The sandboxes of rollouts on a server that is in a sandbox itself: opened beside it, behind the model proxy. A
-rollout has a few sandboxes by name; they close with it. A wrong order gets an answer: it fails the rollout's own call,
-never the run."""
+"""The sandboxes of rollouts on a server that is in a sandbox itself: opened beside it, behind the model proxy. A wrong
+order gets an answer: it fails the rollout's own call, never the run."""
 
 import asyncio
 import base64

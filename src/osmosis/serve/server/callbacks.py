@@ -1,9 +1,8 @@
-"""Callbacks that deliver results to the trainer that asked for them: 2xx is success, 429, 408, 425 and 5xx are tried
-again with jitter and `Retry-After`, other answers are final. What cannot be delivered is spooled to disk, tried on
-slowly, and sent again at the next start. Posts of one rollout keep their order; a repeated post is byte for byte the
-same. A spool belongs to one server: an agent, and the folder it is started in. Each process owns one folder of it under
-a file lock; at the next start of that server the folders of dead processes are adopted. Tries end when a result is a
-day old. A spooled result holds the bearer of its callback: folders are 0700 and files 0600."""
+"""Callbacks that deliver results: 2xx is success, 429, 408, 425 and 5xx are tried again with jitter and `Retry-After`,
+other answers are final. What cannot be delivered is spooled to disk, and sent again at the next start. Posts of one
+rollout keep their order; a repeated post is byte for byte the same. Each process owns one folder of its server's spool
+under a file lock; the folders of dead processes are adopted. A spooled result holds the bearer of its callback: folders
+are 0700 and files 0600."""
 
 import asyncio
 import hashlib

@@ -1,5 +1,4 @@
-"""The queue of a rollout server: it starts as many rollouts at once as the backend allows, and gives each exactly one
-outcome, whatever the backend does. It knows no protocol: what to run and whom to tell are callables."""
+"""The queue of a rollout server: as many rollouts at once as the backend allows, each with exactly one outcome."""
 
 import asyncio
 import logging

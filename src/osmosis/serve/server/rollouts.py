@@ -1,6 +1,3 @@
-"""The rollouts of `POST /rollout`, generations 0.3 and 0.4 of the protocol, on one queue. A request with callback URLs
-is called back; one without is polled under a lease that each read renews."""
-
 import asyncio
 import hmac
 import secrets

@@ -1,6 +1,4 @@
-"""The life of a rollout server: its queue, its callbacks and its signals, for all generations. Closing drains first, so
-no accepted rollout vanishes, and before the HTTP server closes its sockets: clients that poll can still fetch their
-results."""
+"""A rollout server's life: it drains before the HTTP server closes, so that polling clients can fetch their results."""
 
 import asyncio
 import logging
@@ -81,8 +79,7 @@ class ServerRuntime:
 
 
 class SignalDrain:
-    """Run `drain` once on SIGTERM or SIGINT, then the handler that was installed before; on a second signal call
-    `hurry` and that handler at once."""
+    """Run `drain` at the first SIGTERM or SIGINT, then the earlier handler; at a second one `hurry` and the handler."""
 
     def __init__(self, drain: Callable[[], Awaitable[None]], hurry: Callable[[], None]) -> None:
         self._drain = drain

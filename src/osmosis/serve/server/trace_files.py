@@ -1,6 +1,5 @@
-"""The files a rollout server writes about each rollout: its trace, one JSON Lines file in the log folder, and beside
-the files of its workflow `<root>/<id>/trajectory.json` (an ATIF document) and `diagnostics.json`. A background thread
-writes, known secrets are removed, and a rollout id never leads out of the folder."""
+"""The files of each rollout: its trace in the log folder, and `trajectory.json` (ATIF) and `diagnostics.json` beside
+the files of its workflow. A background thread writes; a rollout id never leads out of the folder."""
 
 import asyncio
 import json
