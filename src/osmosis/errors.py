@@ -52,8 +52,6 @@ class TooLarge(ValidationError):
 
 
 class UsageError(ValidationError):
-    """The command line itself is wrong: unknown command or option, missing argument."""
-
     exit_code = 2
 
 
@@ -73,8 +71,6 @@ class NotFound(OsmosisError):
 
 
 class NotOffered(NotFound):
-    """A part of the API that this platform does not have."""
-
     code = "NOT_OFFERED"
 
 
@@ -84,8 +80,6 @@ class Conflict(OsmosisError):
 
 
 class LeaseLost(Conflict):
-    """Another job has taken over the run; this job's writes are dropped."""
-
     code = "LEASE_LOST"
 
 
@@ -119,8 +113,6 @@ class NetworkError(OsmosisError):
 
 
 class InteractiveRequired(OsmosisError):
-    """A question has to be answered without a terminal; names the flags that answer it."""
-
     code = "INTERACTIVE_REQUIRED"
     http_status = 400
 
@@ -149,8 +141,6 @@ class CredentialsParseFailed(OsmosisError):
 
 
 class EnvTokenPlatformRequired(OsmosisError):
-    """`OSMOSIS_TOKEN` is set without the platform it is for."""
-
     code = "ENV_TOKEN_PLATFORM_REQUIRED"
 
 

@@ -49,8 +49,6 @@ _REAP_S = 5.0
 
 
 class GitError(PlatformError):
-    """Git failed. The message has the end of its error output, `stderr` all of it, both without credentials."""
-
     def __init__(self, message: str, *, hint: str | None = None, stderr: str = "", **details: object) -> None:
         super().__init__(message, hint=hint, **details)
         self.stderr = stderr
@@ -103,11 +101,8 @@ class Git:
     cwd: Path | None = None
     environ: Mapping[str, str] = field(default_factory=users_environ, repr=False)
     git_dir: Path | None = None
-    """A bare repository; None: the one that git finds from `cwd`."""
     timeout_s: float | None = None
-    """Seconds for one command, which is then killed with its children. None: no limit."""
     own_group: bool = False
-    """Own process group: no terminal, no Ctrl-C."""
     max_file_bytes: int | None = None
     """Bytes of the largest file that git may write (Linux), else `GitTooLarge`. A fetch writes one file."""
 

@@ -97,7 +97,6 @@ class Wheel:
 
 
 def build_wheel(cache_dir: Path) -> Wheel:
-    """Build the wheel in `cache_dir/wheels/<hash>/`, unless it exists. Safe to call from several processes at once."""
     dist = _distribution()
     files = {name: path.read_bytes() for name, path in _package_files(dist)}
     base = dist.version.partition("+")[0]
@@ -246,7 +245,8 @@ def _with_version(text: bytes, version: str) -> bytes:
 
 
 def _write(path: Path, files: dict[str, bytes], info: str) -> None:
-    record = [f"{name},sha256={_digest(body)},{len(body)}" for name, body in sorted(files.items())]
+    digests = {name: base64.urlsafe_b64encode(hashlib.sha256(body).digest()) for name, body in files.items()}
+    record = [f"{name},sha256={digests[name].rstrip(b'=').decode()},{len(files[name])}" for name in sorted(files)]
     record.append(f"{info}/RECORD,,")
     files = {**files, f"{info}/RECORD": ("\n".join(record) + "\n").encode()}
     with replacing(path, mode=0o644) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -256,7 +256,3 @@ def _write(path: Path, files: dict[str, bytes], info: str) -> None:
             member.external_attr = 0o644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, body)
-
-
-def _digest(body: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()

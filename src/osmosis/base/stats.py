@@ -24,8 +24,6 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 
 class Spread(NamedTuple):
-    """`std` is that of the population."""
-
     mean: float
     std: float
     min: float
@@ -70,8 +68,6 @@ _NOTHING = 1e-100
 
 
 class Rows(NamedTuple):
-    """Equal rows: sum and number of the values of one row, and the number of such rows."""
-
     total: float
     size: float
     rows: float

@@ -17,8 +17,6 @@ class SettingsError(ValidationError, ValueError): ...
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Field metadata: the variable that sets it; an empty variable sets nothing."""
-
     name: str
 
 
@@ -37,8 +35,6 @@ class GivenEnvironment(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Settings that read `environ`, never the environment of the process. Raises `SettingsError`."""
-
     model_config = SettingsConfigDict(frozen=True)
 
     environ: Mapping[str, str] = Field(default_factory=dict, repr=False)

@@ -61,8 +61,6 @@ class MlflowExporter:
 
 
 class TensorboardExporter:
-    """Event files in a folder of the run, written from the beginning each time."""
-
     def __init__(self, run: ExportedRun) -> None:
         from tensorboardX import SummaryWriter
 

@@ -75,7 +75,6 @@ class Exports:
 
 
 def send_all(tool: str, run: ExportedRun, over: threading.Event) -> str | None:
-    """Send a run until it is over and all of it is sent; return what was not, in words."""
     stream = EvaluationStream(run) if run.kind == "eval" else TrainingStream(run)
     exporter: Exporter | None = None
     records, sent, failures, reason = Records([], []), 0, 0, ""

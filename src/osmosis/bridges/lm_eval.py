@@ -79,7 +79,6 @@ def _convert(file: Path, name: str) -> Iterator[logs.LoggedRollout]:
 
 
 def _prompt(line: JsonObject) -> str | list[JsonObject]:
-    """Return the prompt as it was sent: a text, or messages where a chat template was applied."""
     arguments = line.get("arguments") or {}
     first = next(iter(arguments.values()), {}) if isinstance(arguments, dict) else {"arg_0": (arguments[0] or [""])[0]}
     sent = first.get("arg_0", "")

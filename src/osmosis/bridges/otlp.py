@@ -115,7 +115,6 @@ class LangfuseExporter(OtlpExporter):
         super().__init__(run, f"{self._url}/otel/v1/traces", headers, basic=":".join(self._login))
 
     def send(self, records: Records) -> None:
-        """Send traces, then scores, which are the same ones by their id and time."""
         super().send(records)
         scores = [(rollout, *item) for rollout in records.rollouts for item in rollout.scores.items()]
         for rollout, name, score in scores:

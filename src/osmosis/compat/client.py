@@ -57,7 +57,6 @@ class AgentLoopProtocol(protocols.ServerProtocol):
         return protocols.ServerResult(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
 
     async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
-        """Return True: this generation keeps limits of its own and reports no state."""
         return True
 
     async def cancel(self, rollout_id: str) -> None:

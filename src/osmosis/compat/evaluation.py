@@ -80,8 +80,6 @@ class EvalRowResult:
 
 @dataclass
 class EvalEvalSummary:
-    """One eval function over all runs; missing scores count 0.0, the deviation is the population's."""
-
     mean: float
     std: float
     min: float

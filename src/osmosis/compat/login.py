@@ -83,7 +83,6 @@ class LoginResult:
 
 
 def login(no_browser: bool = False, timeout: float = LOGIN_TIMEOUT_SECONDS) -> LoginResult:
-    """Log in by a code that is approved in a browser, and store the login; raise `LoginError` when nobody approves."""
     url = platform_url(os.environ)
     with PlatformClient(url, None, ca_file=CredentialStore(os.environ).ca_file(url)) as client:
         offer = client.accounts.authorize(socket.gethostname())

@@ -43,8 +43,6 @@ class ToolAsker:
 
 
 class UrlModel:
-    """`ctx.llm` over a chat-completions URL that identifies the rollout."""
-
     def __init__(self, chat: ChatClient, tools: list[dict[str, Any]]) -> None:
         self._chat = chat
         self._tools = tools

@@ -29,7 +29,6 @@ class RolloutServerSettings(BaseSettings):
 
     max_concurrent_rollouts: int = Field(default=100, ge=1, le=10000)
     record_ttl_seconds: float = Field(default=3600.0, ge=60, le=86400)
-    """How long a finished rollout answers retried init requests."""
     cleanup_interval_seconds: float = Field(default=60.0, ge=10, le=3600)
     request_timeout_seconds: float = Field(default=600.0, ge=10, le=3600)
     registration_readiness_timeout_seconds: float = Field(default=10.0, ge=1, le=60)

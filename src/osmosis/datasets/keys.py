@@ -90,7 +90,6 @@ class Matching:
         self._known: dict[str, str | None] = {}
 
     def key_of(self, stored: KeyedRollout) -> str | None:
-        """Return None when no present row has this key or this content."""
         key = stored.row_key or ""
         if self.rows.places.get(key) == stored.row_index:
             return key

@@ -72,9 +72,7 @@ class DatasetFacts:
     """The first thousand faults that only a platform refuses."""
     notes: list[BrokenRule] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    """Number of all findings, by rule code."""
     by_id: bool = False
-    """True when rows are keyed by their column `id`, False by their content."""
     columns: list[str] = field(default_factory=list)
     preview: list[dict[str, Any]] = field(default_factory=list)
     kept: list[KeptRow] | None = None

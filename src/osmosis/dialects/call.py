@@ -41,7 +41,6 @@ class Call:
     messages: list[Message]
     tools: list[JsonObject] | None = None
     params: JsonObject = field(default_factory=dict)
-    """Sampling parameters under the names of chat completions."""
     model: str = ""
     stream: bool = False
     with_usage: bool = True  # whether a stream ends with the usage
@@ -68,7 +67,6 @@ class Envelope:
     model: str
     handle: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     claim: Callable[[str], str] = str
-    """Returns the id to use for a tool call, unlike all others of the conversation."""
     raw_id: str | None = None  # the provider's id of the reply, where it is known before the first event
     created: int = field(default_factory=lambda: int(time.time()))
 

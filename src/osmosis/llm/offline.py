@@ -146,7 +146,6 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
 
 
 def mistaken(value: float, request: ChatRequest, seed: int) -> float:
-    """Return the value, or by seed a wrong one; without a rollout, the messages decide."""
     key = (request.row_index, request.attempt) if request.rollout_id else (_last(request.messages, "user"),)
     draw = int(_digest(seed, *key)[:8], 16)
     if draw % _WRONG_ONE_IN:

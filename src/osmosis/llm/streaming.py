@@ -22,7 +22,6 @@ class StreamedBody:
         tell: Callable[[Piece], None],
         translate: Callable[[JsonObject], Iterable[JsonObject]] = lambda event: (event,),
     ) -> None:
-        """Collect what `translate` makes of each event; a chunk may bring the whole `message` at the end."""
         self._tell = tell
         self._translate = translate
         self._line = b""

@@ -19,7 +19,6 @@ _BOTH_PASS, _JUDGE_ONLY, _PERSON_ONLY, _BOTH_FAIL = range(4)
 _CELLS = {(True, True): _BOTH_PASS, (True, False): _JUDGE_ONLY, (False, True): _PERSON_ONLY}
 
 Verdict = tuple[Hashable, bool, bool]
-"""Row, the judge's verdict, the person's."""
 Cells = tuple[float, float, float, float]
 
 

@@ -72,7 +72,6 @@ class Comparison:
     p_value: float | None
     """Two-sided, of the verdict: below 1 - level exactly when it is `better` or `worse`. None with too few rows."""
     p_value_flips: float
-    """Two-sided, of the difference of the pass rates by row."""
     verdict: Verdict
     flips: list[Flip] = field(default_factory=list)
     by_row: list[tuple[int, float, float]] = field(default_factory=list)
@@ -185,7 +184,12 @@ def _compare(
     some = [row for row in in_order if any(value is not None for by in by_row for value in by[row])]
     zeros = _Paired(*({row: [v or 0.0 for v in by[row]] for row in some} for by in by_row))
     edited = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
-    flips = _flips(shared, values_a, values_b, before, after, b_of, threshold)
+    scores = ((key, values_a[key] or 0.0, values_b[key] or 0.0) for key in shared)
+    flips = [
+        Flip(after.places[b_of[row]], attempt, x, y, (0, row, attempt), (0, b_of[row], attempt), before.places[row])
+        for (row, attempt), x, y in scores
+        if (x >= threshold) != (y >= threshold)
+    ]
     gained = sum(1 for flip in flips if flip.gained)
     looks = 2 if any(None in by[row] for by in by_row for row in some) else 1
     differences = [side.difference(declared, looks, level, largest_change) for side in (scored, zeros)[:looks]]
@@ -232,23 +236,6 @@ def _set_aside(
             means = [_mean(values) if values else None for values in scored]
             entries[row_a] = SetAside(after.places[row_b], row_b if row_b in excluded else row_a, means[0], means[1])
     return entries
-
-
-def _flips(
-    keys: Sequence[Attempt],
-    a: Values,
-    b: Values,
-    before: "_Side",
-    after: "_Side",
-    b_of: Mapping[str, str],
-    threshold: float,
-) -> list[Flip]:
-    pairs = ((key, a[key] or 0.0, b[key] or 0.0) for key in keys)
-    return [
-        Flip(after.places[b_of[row]], attempt, x, y, (0, row, attempt), (0, b_of[row], attempt), before.places[row])
-        for (row, attempt), x, y in pairs
-        if (x >= threshold) != (y >= threshold)
-    ]
 
 
 class _Side:

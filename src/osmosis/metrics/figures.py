@@ -1,4 +1,4 @@
-"""Every figure of a report or a comparison, in reading order; `@of_score` and `@of_run` register another."""
+"""Every figure of a report or a comparison, in reading order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,28 +51,12 @@ class Figure:
         return formats.interval(self.interval, _WRITE[self.format]) + level
 
 
-ScoreFigures = Callable[[ScoreReport, Report], Iterable[Figure]]
-RunFigures = Callable[[Report], Iterable[Figure]]
-SCORE_FIGURES: list[ScoreFigures] = []
-RUN_FIGURES: list[RunFigures] = []
-
-
-def of_score(make: ScoreFigures) -> ScoreFigures:
-    SCORE_FIGURES.append(make)
-    return make
-
-
-def of_run(make: RunFigures) -> RunFigures:
-    RUN_FIGURES.append(make)
-    return make
-
-
 def figures(report: Report) -> Iterator[Figure]:
     for score in report.scores:
-        for score_figures in SCORE_FIGURES:
-            yield from _in_group(score.name, score_figures(score, report))
-    for run_figures in RUN_FIGURES:
-        yield from run_figures(report)
+        for make in (_mean, _passes, _spread, _unscored, _reduced, _answers):
+            yield from _in_group(score.name, make(score, report))
+    for make_of_run in (_groups, _rollouts, _spent, _took):
+        yield from make_of_run(report)
 
 
 def _in_group(group: str, figures: Iterable[Figure]) -> Iterator[Figure]:
@@ -88,7 +72,6 @@ def headlines(report: Report) -> list[Figure]:
     return [figure for figure in figures(report) if figure.headline and figure.group in groups]
 
 
-@of_score
 def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     help_text = "Rollouts without a score count as 0; skipped ones count nowhere."
     detail = ""
@@ -105,7 +88,6 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
         yield Figure("mean_scored", "mean over scored", score.mean_scored, "score", None, only, help_text)
 
 
-@of_score
 def _passes(score: ScoreReport, report: Report) -> Iterator[Figure]:
     of = f"{score.passed:,} of {score.scored + score.failed:,} at or above {report.pass_threshold:g}"
     help_text = "The percentage of rollouts that pass. A rollout without a score does not pass."
@@ -131,7 +113,6 @@ def _over_rows(estimate: PassAtK | Reduced, report: Report) -> str:
     return f"over {estimate.rows:,} rows" if estimate.rows != report.rows else ""
 
 
-@of_score
 def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
     for name in ("std", "min", "median", "max"):
         if (value := getattr(score, name)) is not None:
@@ -139,7 +120,6 @@ def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
             yield Figure(name, name, value, help=deviation if name == "std" else "Failures as 0.")
 
 
-@of_score
 def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
     skipped = f"{report.skipped:,} skipped" if report.skipped else ""
     help_text = "Rollouts without this score, for whatever reason."
@@ -150,7 +130,6 @@ def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
         yield Figure("out_of_range", "out of range", score.out_of_range, "count", None, detail, help_text)
 
 
-@of_score
 def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
     for estimate in score.reduced:
         name, rows = estimate.name, _over_rows(estimate, report)
@@ -160,7 +139,6 @@ def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
         yield Figure(f"reduced_{name}", label, estimate.value, unit, estimate.interval, rows, help_text)
 
 
-@of_score
 def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
     for issue in report.answer_issues if report.primary is score else ():
         rows = ", ".join(map(str, issue.rows[:5])) + (" ..." if len(issue.rows) > 5 else "")
@@ -168,7 +146,6 @@ def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
         yield Figure(issue.kind, f"{issue.kind} answers", issue.count, "count", None, detail, MEANING[issue.kind])
 
 
-@of_run
 def _groups(report: Report) -> Iterator[Figure]:
     columns = dict.fromkeys(group.column for group in report.groups)
     for column, score in product(columns, report.scores):
@@ -182,7 +159,6 @@ def _groups(report: Report) -> Iterator[Figure]:
             yield Figure(name, group.value, in_group.mean, "score", interval, detail, "Failures as 0.", title)
 
 
-@of_run
 def _rollouts(report: Report) -> Iterator[Figure]:
     dataset = f" of {report.dataset_rows:,}" if report.dataset_rows not in (None, report.rows) else ""
     of = f"of {report.total:,}: {report.rows:,}{dataset} rows x {report.attempts}"
@@ -196,7 +172,6 @@ def _rollouts(report: Report) -> Iterator[Figure]:
         yield Figure("skipped", "skipped rollouts", report.skipped, "count", None, "", help_text)
 
 
-@of_run
 def _spent(report: Report) -> Iterator[Figure]:
     usage = report.usage
     others = {"judge": report.judge_usage, "simulated user": report.user_usage}
@@ -217,7 +192,6 @@ def _spent(report: Report) -> Iterator[Figure]:
             yield Figure(f"{key}_cost_usd", f"{name} cost", each.cost_usd, "usd", None, "", price)
 
 
-@of_run
 def _took(report: Report) -> Iterator[Figure]:
     help_text = "Wall-clock time in which rollouts ran, summed over all sessions."
     if report.duration_ms:  # not known of a log that says none, nor of a part of a run

@@ -17,7 +17,6 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def score(value: float | None) -> str:
-    """`0.712`, always with three digits, so that columns align."""
     return NOTHING if value is None else f"{value:,.3f}"
 
 

@@ -20,7 +20,6 @@ from osmosis.records.run.report import Interval
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2
 NO_SIGNAL = 0.05
-"""Share of groups with signal below which, by the upper end of its interval, nothing can be learned."""
 MANY_TRUNCATED = 0.1
 CLOSE_TO_LIMIT = 0.5
 
@@ -58,7 +57,6 @@ class Gate:
 
 
 def will_it_train(config: TrainingConfig, plan: TrainingPlan, tried: Sequence[Tried], *, at_once: int | None) -> Gate:
-    """Judge whether training can learn; `tried` is empty without an evaluation, `at_once` is its concurrency."""
     scored: dict[str, list[float]] = defaultdict(list)
     for attempt in tried:
         if attempt.reward is not None:

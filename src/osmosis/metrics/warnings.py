@@ -25,7 +25,6 @@ class Finding:
 
 
 def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]:
-    """Yield warnings, the most general first; `over`: the run has ended; `report` is None before the first one."""
     messages = []
     if model.startswith("offline/") and model not in (NO_MODEL, SMOLLM2):
         messages.append(f"{model} is a rule-based stand-in, not a language model.")
@@ -88,13 +87,9 @@ def _blank(content: object) -> bool:
     if type(content) is str:
         return not content or content.isspace()
     if isinstance(content, list):
-        return not any(isinstance(part, dict) and (part.get("type") != "text" or _text(part)) for part in content)
+        parts = [part for part in content if isinstance(part, dict)]
+        return not any(part.get("type") != "text" or str(part.get("text") or "").strip() for part in parts)
     return content is None or (isinstance(content, str) and not content.strip())
-
-
-def _text(part: dict[str, object]) -> bool:
-    text = part.get("text")
-    return isinstance(text, str) and bool(text.strip())
 
 
 Curve = Sequence[tuple[int, float]]

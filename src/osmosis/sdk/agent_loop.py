@@ -32,7 +32,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
 class CompletionsResult:
     message: Message
     token_ids: list[int]
-    """Empty when the server sends none."""
     logprobs: list[float]
     usage: dict[str, int]
     """`prompt_tokens`, `completion_tokens`, `total_tokens`."""

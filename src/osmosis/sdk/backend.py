@@ -254,7 +254,6 @@ class LocalBackend:
     async def run(
         self, task: WorkflowTask, *, ask: Ask | None = None, on_state: OnState | None = None
     ) -> ExecutionResult:
-        """Do as `execute` does, with `ctx.chat()` answered by `ask` instead of the endpoint."""
         report_state = on_state or ignore_state
         return await self.slots.run(lambda: self._run(task, report_state, ask), report_state)
 
@@ -307,8 +306,6 @@ class LocalBackend:
 
 
 class FinishedProgram(AgentWorkflow[object]):
-    """The agent of a program that has ended: its conversation is the prompt, for the grader."""
-
     async def run(self, ctx: AgentWorkflowContext[object]) -> list[Message]:
         return ctx.prompt
 

@@ -49,7 +49,6 @@ class WorkflowRollout:
         self._tokens: list[Token[WorkflowRollout | None]] = []
 
     def set_sample_source(self, source: SampleSource) -> None:
-        """Register the source of the sample; `ValueError` the second time."""
         if self._source is not None:
             raise ValueError("this rollout already has a sample source: one conversation per rollout")
         self._source = source
@@ -110,7 +109,6 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
     ) -> None:
         super().__init__(artifacts_dir)
         self.prompt = prompt
-        """The opening messages: the optional system prompt, then the user's."""
         self.config = config
         self.metadata = metadata or {}
         self.prompts = Prompts(Path("prompts")) if prompts is None else prompts
@@ -118,7 +116,6 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
 
     @property
     def rollout(self) -> WorkflowRollout:
-        """Return the running rollout; `RuntimeError` outside of one."""
         rollout = self._rollout or get_rollout_context()
         if rollout is None:
             raise RuntimeError("no rollout is running: this works only inside `AgentWorkflow.run`")
@@ -143,7 +140,6 @@ class GraderContext(_Context):
     ) -> None:
         super().__init__(artifacts_dir)
         self.label = label
-        """The row's ground truth."""
         self.sample = sample
         self.project_path = project_path
         self.metadata = metadata or {}

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, overload
+
+from typing_extensions import Unpack
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.sdk.judge import Judge, JudgeQuestion, RewardRubricRunResult, Verdict, make_question
@@ -13,34 +15,31 @@ from osmosis.sdk.judge_model import ModelInfo, info_of, judge_usage
 T = TypeVar("T")
 
 
+class RubricOptions(TypedDict, total=False):
+    ground_truth: str | None
+    original_input: str | None
+    metadata: JsonObject | None
+    score_min: float | None
+    score_max: float | None
+    timeout: float | None
+
+
+Info = ModelInfo | Mapping[str, object]
+
+
 @overload
 def evaluate_rubric(
-    rubric: str,
-    solution_str: str,
-    model_info: ModelInfo | Mapping[str, object],
-    *,
-    ground_truth: str | None = ...,
-    original_input: str | None = ...,
-    metadata: JsonObject | None = ...,
-    score_min: float | None = ...,
-    score_max: float | None = ...,
-    timeout: float | None = ...,
-    return_details: Literal[False] = ...,
-) -> float: ...
-@overload
-def evaluate_rubric(
-    rubric: str,
-    solution_str: str,
-    model_info: ModelInfo | Mapping[str, object],
-    *,
-    ground_truth: str | None = ...,
-    original_input: str | None = ...,
-    metadata: JsonObject | None = ...,
-    score_min: float | None = ...,
-    score_max: float | None = ...,
-    timeout: float | None = ...,
-    return_details: Literal[True],
+    rubric: str, solution_str: str, model_info: Info, *, return_details: Literal[True], **options: Unpack[RubricOptions]
 ) -> RewardRubricRunResult: ...
+@overload
+def evaluate_rubric(
+    rubric: str,
+    solution_str: str,
+    model_info: Info,
+    *,
+    return_details: Literal[False] = ...,
+    **options: Unpack[RubricOptions],
+) -> float: ...
 def evaluate_rubric(
     rubric: str,
     solution_str: str,

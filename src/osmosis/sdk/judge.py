@@ -57,8 +57,6 @@ class Verdict:
 
 
 class Judge:
-    """A judge for many questions: one connection, made at the first question, and one key."""
-
     def __init__(
         self,
         model_info: Mapping[str, object],
@@ -324,7 +322,11 @@ def read_reply(text: str, marker: str, quoted: Sequence[str] = ()) -> tuple[floa
         raise BadReply("the reply is empty")
     _, marked, own = spoken.rpartition(marker)
     if marked:
-        return _verdict(_first_object(own))
+        try:
+            below = json.JSONDecoder().raw_decode(_BEFORE.sub("", own))[0]
+        except (ValueError, RecursionError) as exc:
+            raise BadReply("the reply has no JSON object below its marker") from exc
+        return _verdict(below)
     fenced = _FENCED.match(spoken)
     reply_object = fenced[1] if fenced else spoken
     try:
@@ -337,13 +339,6 @@ def read_reply(text: str, marker: str, quoted: Sequence[str] = ()) -> tuple[floa
     if any(bare in _SPACE.sub("", passage) for passage in quoted):
         raise BadReply("the reply repeats JSON of the judged texts and gives no verdict of its own")
     return parsed
-
-
-def _first_object(text: str) -> object:
-    try:
-        return json.JSONDecoder().raw_decode(_BEFORE.sub("", text))[0]
-    except (ValueError, RecursionError) as exc:
-        raise BadReply("the reply has no JSON object below its marker") from exc
 
 
 def _verdict(candidate: object) -> tuple[float, str]:

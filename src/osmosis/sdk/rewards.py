@@ -74,7 +74,6 @@ class Signature:
         self.parameters = list(self._signature.parameters.values())
 
     def refuse(self, subject: str, actual: str, expected: str) -> NoReturn:
-        """Raise `TypeError: @osmosis_reward: f: parameter 'x' is ...; expected ...`."""
         raise TypeError(f"@{self.decorator}: {self.name}: {subject} {actual}; expected {expected}")
 
     def first_three(self, form: str) -> tuple[inspect.Parameter, inspect.Parameter, inspect.Parameter]:

@@ -60,8 +60,6 @@ class SandboxResult:
 
 
 class Sandbox:
-    """The sandbox of one rollout. Safe to use from several tools at once, also from threads."""
-
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._host: Hosted | None = None
@@ -103,7 +101,6 @@ class Sandbox:
         memory_mb: int = MEMORY_MB,
         network: bool = False,
     ) -> SandboxResult:
-        """Run as `run` does, for tools and score functions that are plain functions, in threads of their own."""
         session_command = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         return self._run(session_command, files or {}, None)
 
@@ -118,7 +115,6 @@ class Sandbox:
         return SandboxResult(done.code, out, err, done.ended.value, done.seconds)
 
     async def write_file(self, path: str, content: str | bytes) -> None:
-        """Write a file, and the folders above it."""
         await in_thread(lambda: self.open().write(path, _bytes(content)))
 
     async def read_file(self, path: str) -> str:
@@ -129,11 +125,9 @@ class Sandbox:
         return await in_thread(lambda: self.open().read(path))
 
     async def list_files(self) -> list[str]:
-        """List the paths of all files, relative to the sandbox's folder."""
         return await in_thread(lambda: self.open().files())
 
     async def workdir(self) -> str:
-        """Return the sandbox's folder as commands see it: where they start."""
         return await in_thread(lambda: self.open().workdir)
 
     @contextlib.asynccontextmanager
@@ -151,7 +145,6 @@ class Sandbox:
             return self._host is not None
 
     async def close(self) -> None:
-        """Remove its files. Later calls raise."""
         with self._lock:
             host, self._host, self._closed = self._host, None, True
         if host is not None:
@@ -251,7 +244,6 @@ def _opening(kind: SandboxKind, image: str | None) -> Opening:
 
 
 def opening_from(environ: Mapping[str, str], url: str, key: str | None) -> Opening:
-    """Return an opener of the sandbox of a served rollout, by the variable of the server's process."""
     setting = environ.get(SANDBOX_VARIABLE, "auto")
     if setting == GATE:
         return lambda: GateSandbox(url, key or "")
@@ -291,7 +283,7 @@ class GateSandbox:
             do="run",
             sandbox=self._name,
             argv=list(command.argv),
-            content=_text(command.stdin),
+            content=encode_bytes(command.stdin),
             environ=dict(command.environ),
             path=command.cwd,
             time_s=command.time_s,
@@ -299,15 +291,14 @@ class GateSandbox:
             network=command.network,
         )
         done = self._ask(order, command.time_s + WAIT_FOR_TURN_S, stop)
-        return LimitedResult(
-            done.exit_code, _content(done.stdout), _content(done.stderr), EndedBy(done.ended), done.seconds
-        )
+        out, err = base64.b64decode(done.stdout), base64.b64decode(done.stderr)
+        return LimitedResult(done.exit_code, out, err, EndedBy(done.ended), done.seconds)
 
     def write(self, path: str, content: bytes) -> None:
-        self._ask(SandboxOrder(do="write", sandbox=self._name, path=path, content=_text(content)))
+        self._ask(SandboxOrder(do="write", sandbox=self._name, path=path, content=encode_bytes(content)))
 
     def read(self, path: str) -> bytes:
-        return _content(self._ask(SandboxOrder(do="read", sandbox=self._name, path=path)).content)
+        return base64.b64decode(self._ask(SandboxOrder(do="read", sandbox=self._name, path=path)).content)
 
     def files(self) -> list[str]:
         return self._ask(SandboxOrder(do="list", sandbox=self._name)).files
@@ -358,9 +349,5 @@ def _hang_up(connection: http.client.HTTPConnection, stop: threading.Event, ende
             return
 
 
-def _text(content: bytes) -> str:
+def encode_bytes(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
-
-
-def _content(text: str) -> bytes:
-    return base64.b64decode(text)

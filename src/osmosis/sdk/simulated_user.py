@@ -66,7 +66,6 @@ class SimulatedUser:
             messages.append(reply)
 
     async def reply(self, messages: Sequence[Message]) -> Message | None:
-        """Return the person's next message, None at the end; raise `ModelError` without an answer of their model."""
         if self.turns >= self._max_turns or (self._stop_tool and self._stop_tool in _last_tools(messages)):
             return None
         if self.turns < len(self._script):

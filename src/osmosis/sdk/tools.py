@@ -168,7 +168,6 @@ def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:
 
 
 def serialize_tool_result(result: object) -> str:
-    """Format a result: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
     if isinstance(result, str):
         return result
     if isinstance(result, bool):
@@ -287,9 +286,10 @@ class ToolLoop(RolloutAgentLoop):
     ) -> None:
         self.name = name or type(self).name
         self._tools = list(tools)
-        self._timeout_s = timeout_s
         self._schemas = list(schemas) if schemas is not None else [tool.schema for tool in self._tools]
-        self._call_tools = call_tools or self._call_functions
+        self._call_tools = call_tools or (
+            lambda calls, ctx: run_tool_calls(calls, self._tools, timeout_s=timeout_s, ctx=ctx)
+        )
 
     def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
         return list(self._schemas)
@@ -307,6 +307,3 @@ class ToolLoop(RolloutAgentLoop):
                 return ctx.complete(messages, finish_reason="max_tokens")
             messages.extend(await self._call_tools(answer.tool_calls, ctx))
         return ctx.complete(messages, finish_reason="max_turns")
-
-    async def _call_functions(self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext) -> list[Message]:
-        return await run_tool_calls(calls, self._tools, timeout_s=self._timeout_s, ctx=ctx)

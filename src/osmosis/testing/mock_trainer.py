@@ -58,7 +58,6 @@ def default_tool_calls(last: Message) -> list[JsonObject] | None:
 def create_mock_trainer_app(
     tracker: RolloutCompletionTracker | None = None, tool_call_generator: ToolCallGenerator | None = None
 ) -> FastAPI:
-    """Create the trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
     generate = tool_call_generator or default_tool_calls
     completed: dict[str, JsonObject] = {}
     app = FastAPI(title="mock-trainer")

@@ -52,8 +52,6 @@ class TrialWorkflow(ForeignWorkflow[TasksConfig]):
 
 
 class TrialGrader(Grader[object]):
-    """Leaves the reward that the task's verifier has given."""
-
     async def grade(self, ctx: GraderContext) -> None:
         assert ctx.sample is not None
         if problem := ctx.sample.extra_fields.get(PROBLEM):

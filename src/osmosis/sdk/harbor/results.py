@@ -11,6 +11,7 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase
 from osmosis.sdk.backend import ExecutionResult, with_failure
 from osmosis.sdk.classify import wire_category
 from osmosis.sdk.harbor.entrypoint import RESULT_FILE, TRAJECTORY_FILE
+from osmosis.sdk.harbor.tasks import text_of
 from osmosis.sdk.types import RolloutSample
 
 TIMEOUTS = {
@@ -154,7 +155,9 @@ def _failure(trial: FinishedTrial) -> Failure | None:
     if raised is None:
         return None
     kind, text = raised.exception_type, raised.exception_message
-    phase = TIMEOUTS.get(kind) or (Phase.SCORE if kind in VERIFIER_ERRORS else _phase(at))
+    reached = Phase.AGENT if at.agent_execution is not None else Phase.SETUP
+    is_verifying = at.verifier is not None or kind in VERIFIER_ERRORS
+    phase = TIMEOUTS.get(kind) or (Phase.SCORE if is_verifying else reached)
     fix = f"the trial's files are in {trial.folder}"
     if kind in TIMEOUTS:
         category, fix = Category.TIMEOUT, "raise the time limit, or look for calls that block or never return"
@@ -172,12 +175,6 @@ def _failure(trial: FinishedTrial) -> Failure | None:
         traceback="\n".join(raised.exception_traceback.rstrip().splitlines()[-30:]),
         fix=fix,
     )
-
-
-def _phase(at: Any) -> Phase:
-    if at.verifier is not None:
-        return Phase.SCORE
-    return Phase.AGENT if at.agent_execution is not None else Phase.SETUP
 
 
 def _verifier_tail(folder: Path) -> str:
@@ -201,7 +198,8 @@ def read_messages(path: Path) -> list[Message]:
 
 
 def _of_step(step: JsonObject) -> list[Message]:
-    message: Message = {"role": ROLES.get(str(step.get("source")), "user"), "content": _text(step.get("message"))}
+    content = text_of({"content": step.get("message")})
+    message: Message = {"role": ROLES.get(str(step.get("source")), "user"), "content": content}
     if step.get("reasoning_content"):
         message["reasoning_content"] = step["reasoning_content"]
     calls = [call for call in step.get("tool_calls") or () if isinstance(call, dict)]
@@ -211,7 +209,7 @@ def _of_step(step: JsonObject) -> list[Message]:
     call_ids = {call["id"] for call in message.get("tool_calls", ())}
     for result in (step.get("observation") or {}).get("results") or ():
         source = result.get("source_call_id")
-        content = _text(result.get("content"))
+        content = text_of(result)
         if source in call_ids:
             messages.append({"role": "tool", "tool_call_id": source, "content": content})
         elif len(call_ids) == 1:
@@ -227,9 +225,3 @@ def _call(call: Mapping[str, object]) -> JsonObject:
     written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     function = {"name": str(call.get("function_name") or ""), "arguments": written}
     return {"id": str(call.get("tool_call_id") or ""), "type": "function", "function": function}
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text")) for part in content if isinstance(part, dict) and part.get("text"))
-    return "" if content is None else str(content)

@@ -94,7 +94,6 @@ def put_row(copy: Path, init: RolloutInit, instruction: "Instruction") -> None:
 @dataclass(frozen=True, slots=True)
 class Instruction:
     messages: list[Message]
-    """For a workflow: the row's messages, with the task's words in the user's last one."""
     text: str
 
 
@@ -129,7 +128,7 @@ def under_task(messages: list[Message], text: str) -> list[Message]:
 def text_of(message: Message) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and "text" in part)
+        return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
     return "" if content is None else str(content)
 
 

@@ -74,8 +74,6 @@ class OsmosisRolloutModel(_RolloutModel):
 
 
 class OsmosisLitellmModel(_RolloutModel):
-    """The rollout's model through LiteLLM, for agents that rely on its conversions."""
-
     def open(self, rollout: WorkflowRollout) -> Model:
         # LiteLLM fetches a price map over the network while it is imported, unless told not to.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -86,8 +84,6 @@ class OsmosisLitellmModel(_RolloutModel):
 
 @dataclass
 class OsmosisAgent(Agent[Any]):
-    """An `Agent` whose model is the rollout's, unless another one is given."""
-
     def __post_init__(self) -> None:
         if getattr(self, "model", None) is None:
             self.model = OsmosisRolloutModel()

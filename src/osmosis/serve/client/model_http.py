@@ -90,8 +90,6 @@ async def read_record(request: Request, shape: type[Shape], limit: int) -> Shape
 
 
 class ModelServer(Protocol):
-    """Answers the calls of `model_routes`; every method raises `EndpointError` for a caller without its key."""
-
     max_body_bytes: int
 
     def authenticate(self, request: Request) -> object:

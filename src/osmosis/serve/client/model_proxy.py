@@ -66,8 +66,6 @@ _STATUS = {
 
 
 class ProxyObserver(Protocol):
-    """Receives every model call of every rollout with its full answer: token ids too, where the model gave any."""
-
     def opened(self, endpoint: RolloutEndpoint) -> None:
         """Handle the start of a rollout; an id that was used before starts anew."""
 
@@ -79,8 +77,6 @@ class ProxyObserver(Protocol):
 
 @dataclass(eq=False, repr=False)
 class ModelProxy:
-    """An HTTP server over one model, on loopback by default: `async with ModelProxy(model) as proxy`."""
-
     model: Model
     _: KW_ONLY
     host: str = "127.0.0.1"

@@ -156,7 +156,11 @@ class ProgramAgent:
     async def _started(self, task: Task, endpoint: RolloutEndpoint, work: Path, home: Path) -> AsyncIterator[Box]:
         is_apart = self._level >= Level.NAMESPACES
         endpoint.base_url = f"http://{GATE[0]}:{GATE[1]}" if is_apart else self._proxy.base_url
-        files = {name: _fill(text, endpoint, self._proxy.model.spec.name) for name, text in self._harness.files.items()}
+        marks = {"@URL@": endpoint.prefix, "@KEY@": endpoint.bearer, "@MODEL@": self._proxy.model.spec.name}
+        files = {
+            name: re.sub("@URL@|@KEY@|@MODEL@", lambda mark: marks[mark[0]], text)
+            for name, text in self._harness.files.items()
+        }
         await asyncio.to_thread(_write_files, home, {**files, ".prompt": prompt_of(task.row)}, "program.home")
         policy = Policy(
             level=self._level,
@@ -237,8 +241,6 @@ class ProgramAgent:
 
 @dataclass(frozen=True, slots=True)
 class GradedProgram:
-    """A program, and the agent whose grader gets what it left: its conversation and `metadata["command"]`."""
-
     program: Agent
     grading: Agent
 
@@ -295,12 +297,6 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
     add_info(rollout, {"command": {**result, **{key: value for key, value in gate.items() if value}}})
     rollout.metrics["exit_code"] = float(code)
     return rollout
-
-
-def _fill(text: str, endpoint: RolloutEndpoint, model: str) -> str:
-    for mark, value in (("@URL@", endpoint.prefix), ("@KEY@", endpoint.bearer), ("@MODEL@", model)):
-        text = text.replace(mark, value)
-    return text
 
 
 def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session:

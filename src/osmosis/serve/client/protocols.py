@@ -81,7 +81,6 @@ class ServerClient:
         wait_s: float = 0.0,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes, float | None]:
-        """Make one request; return status, body and `Retry-After`. A long poll may take `wait_s` more."""
         if isinstance(body, Record):
             content: bytes | None = body.model_dump_json(exclude_none=True).encode()
         else:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from osmosis.errors import OsmosisError, SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import SandboxAnswer, SandboxOrder, SessionCommand
 from osmosis.sandbox.session import Session, SessionKind
+from osmosis.sdk.sandbox import encode_bytes
 from osmosis.sdk.user_code import in_thread
 
 MOST_PER_ROLLOUT = 16
@@ -68,13 +69,13 @@ class Sandboxes:
                 network=order.network,
             )
             done = session.run(command, stop)
-            out, err = _text(done.stdout), _text(done.stderr)
+            out, err = encode_bytes(done.stdout), encode_bytes(done.stderr)
             ended, seconds = done.ended.value, done.seconds
             return SandboxAnswer(exit_code=done.code, stdout=out, stderr=err, ended=ended, seconds=seconds)
         if order.do == "write":
             session.write(order.path, _content(order.content))
         elif order.do == "read":
-            return SandboxAnswer(content=_text(session.read(order.path)))
+            return SandboxAnswer(content=encode_bytes(session.read(order.path)))
         elif order.do == "list":
             return SandboxAnswer(files=session.files())
         return SandboxAnswer(workdir=session.workdir)
@@ -94,10 +95,6 @@ class Sandboxes:
 def _close(sessions: list[Session]) -> None:
     for session in sessions:
         session.close()
-
-
-def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")
 
 
 def _content(text: str) -> bytes:

@@ -3,6 +3,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -40,8 +41,6 @@ class ServeError(OsmosisError):
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How to serve. `target` is `module:attribute`; needed to reload, else for display only."""
-
     target: str = ""
     base_dir: str = "."
     host: str = DEFAULT_HOST
@@ -119,7 +118,7 @@ def serve(
     )
     if not reload:
         # uvicorn raises SIGTERM again: a server that was told to stop has not failed.
-        with signals_handled(_leave, signal.SIGTERM):
+        with signals_handled(lambda *_: sys.exit(0), signal.SIGTERM):
             run(finish_app((build or partial(build_app, environ=environ))(target, options), options))
         return
     if not options.target:
@@ -131,10 +130,6 @@ def serve(
         run(factory or f"{__name__}:reloaded_app", factory=True, reload=True, reload_dirs=[options.base_dir])
     finally:
         os.environ.pop(RELOAD_VARIABLE, None)
-
-
-def _leave(*_: object) -> None:
-    raise SystemExit(0)
 
 
 def reloaded_app() -> ASGIApp:

@@ -103,7 +103,6 @@ class EndedRollout:
     init: RolloutInit
     outcome: RolloutOutcome
     execution: ExecutionResult | None
-    """Result; None when it was ended from outside."""
     queue_ms: float
     duration_ms: float
     finished_at: str
@@ -148,7 +147,6 @@ class TrajectoryWriter:
         )
 
     def _compose(self, ended: EndedRollout, answer: bytes | None) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of each file, without the server's secrets and the keys of the rollout."""
         keys = [key for key in (ended.init.llm_api_key, ended.init.controller_api_key) if key]
         redactor = Redactor([*self._secrets, *keys])
 
@@ -156,7 +154,15 @@ class TrajectoryWriter:
             text = json.dumps(redactor.data(document), ensure_ascii=False, allow_nan=False)
             return f"{text}\n".encode()
 
-        yield "diagnostics.json", encode(_diagnostics(ended))
+        outcome = ended.outcome
+        diagnostics = {
+            "rollout_id": ended.rollout_id,
+            "status": outcome.status,
+            "err_category": outcome.category,
+            "failure": outcome.failure.to_dict() if outcome.failure else None,
+            "timings": {"finished_at": ended.finished_at, "queue_ms": ended.queue_ms, "duration_ms": ended.duration_ms},
+        }
+        yield "diagnostics.json", encode(diagnostics)
         messages = ended.messages
         if messages:
             trajectory = build_trajectory(
@@ -190,17 +196,6 @@ def _facts(ended: EndedRollout) -> dict[str, object]:
     if sample is not None:
         facts |= {"remove_sample": sample.remove_sample, "metrics": sample.metrics, "extra_fields": sample.extra_fields}
     return facts
-
-
-def _diagnostics(ended: EndedRollout) -> dict[str, object]:
-    outcome = ended.outcome
-    return {
-        "rollout_id": ended.rollout_id,
-        "status": outcome.status,
-        "err_category": outcome.category,
-        "failure": outcome.failure.to_dict() if outcome.failure else None,
-        "timings": {"finished_at": ended.finished_at, "queue_ms": ended.queue_ms, "duration_ms": ended.duration_ms},
-    }
 
 
 def _usage(answer: bytes | None, rollout_id: str) -> ModelUsage | None:
