@@ -4,6 +4,7 @@ HOMES: dict[str, str] = {
     "osmosis._version": "__version__",
     "osmosis.errors": "OsmosisError",
     "osmosis.llm": "open_model",
+    "osmosis.local.decide": "Decided decide decide_async",
     "osmosis.local.evaluate": "evaluate evaluate_async",
     "osmosis.local.run": "Run",
     "osmosis.local.seal": "verify",

@@ -125,12 +125,17 @@ def evaluate(
     An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
     in async code, await `evaluate_async`. Raise OsmosisError for problems of the whole run, before anything is spent
     where possible; a rollout or score that fails is data in the run."""
-    plan, run_options = _read_keywords(agent, dataset, model, scorers, options)
+    plan, run_options = read_keywords(agent, dataset, model, scorers, options)
+    return block_on(lambda: _run(plan, run_options))
+
+
+def block_on(go: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Return the result of a coroutine, also inside a running event loop, which it blocks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run_main(_run(plan, run_options)))
-    return _in_thread(lambda: _run(plan, run_options))
+        return asyncio.run(run_main(go()))
+    return _in_thread(go)
 
 
 async def evaluate_async(
@@ -144,7 +149,7 @@ async def evaluate_async(
     """Run `evaluate` on the running event loop. Cancelling interrupts the run; the same `name` resumes it.
 
     Loading and checking, which read the dataset once, happen before the loop gets its first turn."""
-    return await _run(*_read_keywords(agent, dataset, model, scorers, options))
+    return await _run(*read_keywords(agent, dataset, model, scorers, options))
 
 
 async def _run(plan: plans.EvalPlan, options: RunOptions) -> Run:
@@ -157,7 +162,7 @@ async def _run(plan: plans.EvalPlan, options: RunOptions) -> Run:
         prepared.close()
 
 
-def _read_keywords(
+def read_keywords(
     agent: AgentLike,
     dataset: DatasetLike,
     model: str | plans.ModelSpec,
