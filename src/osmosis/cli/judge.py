@@ -18,7 +18,8 @@ from osmosis.local.resume_at_commit import dataset_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.agreement import LEAST, Agreement, Verdicts, agreement, verdicts
-from osmosis.metrics.formats import interval, percent, signed
+from osmosis.metrics.formats import interval, percent, score as format_score, signed
+from osmosis.metrics.powered_mean import powered_means
 from osmosis.records.run.annotations import keep_newest
 from osmosis.records.run.plan import Selection
 from osmosis.sdk.messages import solution_of
@@ -38,10 +39,12 @@ def calibrate(
     name: Annotated[str, Argument(help="A local run with labels, or its folder", autocompletion=completion.local_runs)],
     score: Annotated[str | None, Option(help="Only this score [default: each that the run has]")] = None,
 ) -> ListResult:
-    """Compare a run's scores with the labels people gave in `osmosis view`: kappa, bias, agreement by score.
+    """Compare a run's scores with the labels people gave in `osmosis view`: kappa, bias, agreement, honest mean.
 
     A score passes at the run's pass threshold or above. A person's label passes when it says right, or has a score
     that passes. A label counts only for the rollout that was seen, not for a later one of the same row and attempt.
+    "By people" is the mean that people would give all rows, by their labels of some and the judge's scores of all (a
+    prediction-powered mean); the labelled rows have to be a random sample, at least 10 for an interval.
 
     Example:
         osmosis judge calibrate nightly
@@ -57,7 +60,12 @@ def calibrate(
     names = [score_name for score_name in scores if score in (None, score_name)]
     if score is not None and not names:
         raise NotFound(f"no labelled rollout has a score {score!r}", hint=f"scores: {', '.join(scores) or 'none'}")
-    rows = [_row(name, {key: verdicts_by_score[key] for key in verdicts_by_score if key[0] == name}) for name in names]
+    means = powered_means(labels, journal.lines(), journal.plan().score_bounds)
+    rows = [
+        _row(name, {key: pairs for key, pairs in verdicts_by_score.items() if key[0] == name})
+        | {"judge_mean": means[name].judge, "by_people": means[name].to_dict(), "honest": means[name].text}
+        for name in names
+    ]
     return ListResult(rows, COLUMNS, empty="no labelled rollout has a score, or no label says right or wrong")
 
 
@@ -75,6 +83,8 @@ COLUMNS = [
     Column("kappa", "kappa", "right", show=lambda v: "-" if v is None else f"{v:.2f}"),
     *build_columns("between=95 %", ">judge_only=too kind", ">person_only=too strict"),
     Column("bias", "bias", "right", show=signed),
+    Column("judge_mean", "mean", "right", show=format_score),
+    *build_columns("honest=by people"),
 ]
 
 MOST_ANSWERS = 50

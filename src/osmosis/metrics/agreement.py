@@ -115,15 +115,22 @@ class Calibrated:
     found: Agreement
 
 
-def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], threshold: float) -> Verdicts:
+def labelled_lines(
+    annotations: Iterable[Annotation], rollouts: Iterable[JsonObject]
+) -> Iterator[tuple[JsonObject, list[Annotation]]]:
+    """Yield each rollout with the annotations that are about it, and not about an earlier one of its place."""
     by_place: dict[tuple[int, int, int], list[Annotation]] = {}
     for annotation in annotations:
         by_place.setdefault(annotation.place, []).append(annotation)
-    by_scorer: Verdicts = {}
     for line in rollouts:
         at_place = by_place.get((line.get("step", 0), line["row_index"], line["attempt"]), ())
-        ids = (None, line["rollout_id"])
-        people = [annotation.passes(threshold) for annotation in at_place if annotation.rollout_id in ids]
+        yield line, [annotation for annotation in at_place if annotation.rollout_id in (None, line["rollout_id"])]
+
+
+def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], threshold: float) -> Verdicts:
+    by_scorer: Verdicts = {}
+    for line, own in labelled_lines(annotations, rollouts):
+        people = [annotation.passes(threshold) for annotation in own]
         hashed = str((line.get("hashes") or {}).get("score") or "")
         scores = {name: score.get("value") for name, score in (line.get("scores") or {}).items()}
         for name, value in scores.items():

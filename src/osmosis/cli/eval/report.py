@@ -17,10 +17,13 @@ from osmosis.errors import UsageError
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import regrouped, stored_report, summary_of
 from osmosis.local.run_options import run_folder, runs_folder
+from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.figures import Judged
 from osmosis.metrics.formats import number, percent
 from osmosis.metrics.intervals import missed_bar
+from osmosis.metrics.powered_mean import powered_means
 from osmosis.metrics.warnings import alarms
+from osmosis.records.run.annotations import keep_newest
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report, ScoreReport
 
@@ -85,7 +88,11 @@ def _build_result(journal: Journal, plan: EvalPlan, report: Report, counted: Jud
     without = counted.report.primary
     if counted.met.held and without is not None:
         notes.append(f"without {'it' if len(counted.met.keys) == 1 else 'them'}: {_first(without)}")
+    labels = keep_newest(AnnotationFile(journal.folder).read())
+    means = powered_means(labels, journal.lines(), plan.score_bounds) if labels else {}
+    notes += [mean.line(score) for score, mean in means.items()]
     data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(report, plan)}
+    data["by_people"] = {score: mean.to_dict() for score, mean in means.items()}
     return DetailResult(
         {**data, "quarantine": counted.to_dict()},
         human=lambda console: draw_report(console, plan, report, notes=notes),
