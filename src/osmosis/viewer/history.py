@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from osmosis.metrics.figures import figures
-from osmosis.records.run.history import History, PastRun, find_start
+from osmosis.records.run.history import History, PastRun, Trade, find_start, find_unbeaten
 from osmosis.records.run.report import Report
 from osmosis.viewer.charts import HistoryChart, history_chart
 from osmosis.viewer.page import Page, QueryParams
@@ -43,7 +43,8 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
     for card in cards:
         assert card.state is not None
         source = library.run(card.id)
-        values = dict(_named_values(source.report()))
+        report = source.report()
+        values = dict(_named_values(report))
         metrics.update(dict.fromkeys(values))
         value, low, high = values.get(query.metric or next(iter(values), ""), (None, None, None))
         run = PastRun(
@@ -55,6 +56,7 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
             value=value,
             low=low,
             high=high,
+            trade=Trade.from_report(report, card.dataset),
         )
         if query.row:
             if deadline is not None and time.monotonic() > deadline:
@@ -102,6 +104,7 @@ def history_page(library: Library, params: QueryParams) -> Page:
         "groups": _by_dataset(history),
         "since": find_start(history.runs) if history.row else None,
         "newest_first": history.runs[::-1],
+        "unbeaten": find_unbeaten({run.id: run.trade for run in history.runs}),
     }
     return Page("history.html", values, ("found",))
 

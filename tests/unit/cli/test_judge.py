@@ -45,6 +45,12 @@ def test_each_score_is_compared_with_people(run: Path, tmp_path: Path) -> None:
     assert found["strict"]["bias"] == pytest.approx(-1 / 6)
     assert found["strict"]["kappa_ci"][0] < 2 / 3 < found["strict"]["kappa_ci"][1]
     assert found["kind"]["score_hashes"] == ["v1"]
+    people = found["kind"]["by_people"]
+    assert (people["rows"], people["labelled_rows"], people["judge"]) == (13, 13, pytest.approx(12 / 13))
+    assert (people["mean"], found["kind"]["judge_mean"]) == (pytest.approx(9 / 13), pytest.approx(12 / 13))
+    assert people["interval"][0] < 9 / 13 < people["interval"][1]
+    shown = run_command("eval", "show", "nightly", cwd=tmp_path)
+    assert "kind by people: 0.692" in shown.out
     only = run_command("judge", "calibrate", str(run), "--score", "kind", "--json", cwd=tmp_path).json["items"]
     assert [row["score"] for row in only] == ["kind"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from osmosis.engine.journal import Journal
 from osmosis.local.viewing.library import LocalLibrary
-from osmosis.records.run.history import PastRun, RowCount, find_start
+from osmosis.records.run.history import PastRun, RowCount, Trade, find_start, find_unbeaten
 from osmosis.viewer import routes
 from osmosis.viewer.history import HistoryQuery, build_history
 from osmosis.viewer.page import QueryParams, build_environment
@@ -94,6 +94,28 @@ def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None
     assert view.values["since"].name == "c"
     twin = json.loads(b"".join(routes.build_page(library, "history.json", QueryParams([("row", "seven")])).content))
     assert [one["row"]["passed"] for one in twin["found"]["runs"]] == [2, 1, 0, 0]
+
+
+def test_runs_that_no_other_beats_are_marked(runs: Path, tmp_path: Path) -> None:
+    assert [one["name"] for one in go(runs)["items"] if one["unbeaten"]] == ["a"]
+    view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([]))
+    page = build_environment().get_template(view.template).render(**view.values)
+    assert page.count(">unbeaten<") == 1
+
+    def trade(mean: float, cost: float | None, time: float, score: str = "exact") -> Trade:
+        return Trade(about=("rows", score), mean=mean, cost_usd=cost, latency_ms=time)
+
+    trades = {
+        "best": trade(0.9, 2.0, 900),
+        "cheap": trade(0.8, 1.0, 900),
+        "fast": trade(0.8, 2.0, 300),
+        "beaten": trade(0.8, 2.0, 900),
+        "twin": trade(0.9, 2.0, 900),
+        "unpriced": trade(0.1, None, 9000),
+        "alone": trade(0.1, 9.0, 9000, "other"),
+        "failed": None,
+    }
+    assert find_unbeaten(trades) == {"best", "cheap", "fast", "twin", "unpriced"}
 
 
 def test_every_dataset_has_a_chart_and_a_table_of_its_own(runs: Path, tmp_path: Path) -> None:

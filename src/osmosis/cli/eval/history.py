@@ -12,8 +12,8 @@ from osmosis.cli.targets import row_named
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.local.run_options import runs_folder
 from osmosis.local.viewing.library import LocalLibrary
-from osmosis.metrics.formats import number
-from osmosis.records.run.history import History, find_start, merge_histories
+from osmosis.metrics.formats import dollars, duration, number
+from osmosis.records.run.history import History, find_start, find_unbeaten, merge_histories
 from osmosis.viewer.history import HistoryQuery, build_history
 
 COLUMNS = (
@@ -22,6 +22,9 @@ COLUMNS = (
     *build_columns("state=Row", ">passes=Passed"),
     Column("value", "Figure", justify="right", show=number),
     Column("between", "95 %", justify="right", wide=True),
+    Column("trade.cost_usd", "Cost", justify="right", show=dollars, wide=True),
+    Column("trade.latency_ms", "Time", justify="right", show=duration, wide=True),
+    Column("unbeaten", "Unbeaten", show=lambda v: "yes" if v else ""),
     Column("short_commit", "Commit"),
     Column("model", "Model", wide=True),
     Column("created_at", "Made", show=when),
@@ -89,13 +92,14 @@ def _placed(history: History, place: str) -> History:
 
 
 def _render_history(history: History) -> ListResult:
-    rows = []
+    rows, unbeaten = [], find_unbeaten({run.id: run.trade for run in history.runs})
     for run in history.runs:
         row = run.to_dict()
         count = run.row
         row["state"] = count.state if count else "-" if history.row else ""
         row["passes"] = f"{count.passed} of {count.attempts}" if count else ""
         row["between"] = "" if run.low is None or run.high is None else f"{number(run.low)} to {number(run.high)}"
+        row["unbeaten"] = run.id in unbeaten
         row["short_commit"] = run.commit[:12]
         rows.append(row)
     first = find_start(history.runs) if history.row else None

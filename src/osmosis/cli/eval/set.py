@@ -20,9 +20,9 @@ from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.run import stored_report
 from osmosis.local.run_options import check_name, runs_folder
 from osmosis.metrics.compare import Comparison, compare
-from osmosis.metrics.formats import interval
+from osmosis.metrics.formats import dollars, duration, interval
 from osmosis.metrics.significance import LEVEL, adjusted
-from osmosis.records.run.history import EvalSet, SetRun
+from osmosis.records.run.history import EvalSet, SetRun, Trade, find_unbeaten
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.workspace.config_file import load_eval_config
@@ -40,6 +40,8 @@ class SetLine:
     error: str | None = None
     beside: Comparison | None = None
     p_value: float | None = None
+    trade: Trade | None = None
+    unbeaten: bool = False
 
     @property
     def verdict(self) -> str | None:
@@ -65,6 +67,9 @@ class SetLine:
             "mean_ci": [between.low, between.high] if between else None,
             "pass_rate": primary.pass_rate if primary else None,
             "cost_usd": self.report.usage.cost_usd if self.report else None,
+            "cost_per_rollout": self.trade.cost_usd if self.trade else None,
+            "time_per_rollout": self.trade.latency_ms if self.trade else None,
+            "unbeaten": self.unbeaten,
             "difference": self.beside.difference if self.beside else None,
             **{"p_value": self.p_value, "verdict": self.verdict, "error": self.error},
             "between": interval(between) if between else "",
@@ -105,6 +110,11 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
         raise NotFound(f"no run of this set is stored under {baseline}", hint=f"osmosis eval run {path.stem} --name X")
     interrupted = _run_all(ctx, eval_set, lines, runs, flags)
     _compare(lines, runs, read(file_around(ctx.cwd)))
+    for line in lines:
+        line.trade = Trade.from_report(line.report, Journal(runs / line.name).plan().dataset) if line.report else None
+    unbeaten = find_unbeaten({line.name: line.trade for line in lines})
+    for line in lines:
+        line.unbeaten = line.name in unbeaten
     failed = any(line.error or line.report is None or line.report.completed < line.report.total for line in lines)
     worse = flags.fail_on_regression and any(line.verdict == "worse" for line in lines)
     return _table(lines, 130 if interrupted else int(failed or worse))
@@ -214,6 +224,9 @@ def _table(lines: list[SetLine], code: int) -> ListResult:
         Column("mean", "mean", "right", show=_three),
         Column("between", "95 % interval"),
         Column("pass_rate", "pass rate", "right", show=_three),
+        Column("cost_per_rollout", "cost each", "right", show=dollars),
+        Column("time_per_rollout", "time each", "right", show=duration),
+        Column("unbeaten", "unbeaten", show=lambda v: "yes" if v else ""),
         *(_COMPARED if any(line.before is not None for line in lines) else ()),
         Column("error", "problem"),
     ]

@@ -1,6 +1,7 @@
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
@@ -11,6 +12,7 @@ from pydantic import Field
 from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.records.base import Record, Strict
 from osmosis.records.run.quarantine import QuarantinedRow
+from osmosis.records.run.report import Report
 
 
 class RowCount(Record):
@@ -32,6 +34,49 @@ class RowCount(Record):
         return "passed" if self.passed else "failed" if self.missed else "no score"
 
 
+class Trade(Record):
+    """The score of a run and its price."""
+
+    about: tuple[str, str]
+    """Dataset and score: only runs with the same ones are compared."""
+    mean: float
+    cost_usd: float | None = None
+    """US dollars per rollout; None: no known price."""
+    latency_ms: float | None = None
+    """Median per rollout."""
+
+    @classmethod
+    def from_report(cls, report: Report | None, dataset: str) -> "Trade | None":
+        if report is None or report.primary is None or report.primary.mean is None:
+            return None
+        cost, latency = report.usage.cost_usd, report.latency_ms
+        return cls(
+            about=(dataset, report.primary.name),
+            mean=report.primary.mean,
+            cost_usd=None if cost is None else cost / max(1, report.completed),
+            latency_ms=latency.median if latency else None,
+        )
+
+    def beats(self, other: "Trade") -> bool:
+        """Tell whether it is better in something and worse in nothing; a figure that one of them lacks decides no."""
+        mine, others = ((-trade.mean, trade.cost_usd, trade.latency_ms) for trade in (self, other))
+        pairs = list(zip(mine, others, strict=True))
+        comparable = self.about == other.about and all((a is None) == (b is None) for a, b in pairs)
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return comparable and all(a <= b for a, b in known) and any(a < b for a, b in known)
+
+
+def find_unbeaten(trades: Mapping[str, Trade | None]) -> set[str]:
+    """Find the runs on the Pareto front of score, cost and time, among those that have others to compare with."""
+    known = {name: trade for name, trade in trades.items() if trade is not None}
+    shared = Counter(trade.about for trade in known.values())
+    return {
+        name
+        for name, trade in known.items()
+        if shared[trade.about] > 1 and not any(other.beats(trade) for other in known.values())
+    }
+
+
 class PastRun(Record):
     id: str
     name: str
@@ -49,6 +94,7 @@ class PastRun(Record):
     high: float | None = None
     row: RowCount | None = None
     """None: the run has no rollout of the row."""
+    trade: Trade | None = None
 
     @property
     def series(self) -> str:
