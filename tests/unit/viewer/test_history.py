@@ -115,7 +115,7 @@ def test_runs_that_no_other_beats_are_marked(runs: Path, tmp_path: Path) -> None
         "alone": trade(0.1, 9.0, 9000, "other"),
         "failed": None,
     }
-    assert find_unbeaten(trades) == {"best", "cheap", "fast", "twin", "unpriced"}
+    assert find_unbeaten(trades) == {"best", "cheap", "fast", "twin"}
 
 
 def test_every_dataset_has_a_chart_and_a_table_of_its_own(runs: Path, tmp_path: Path) -> None:

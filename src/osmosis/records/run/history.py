@@ -38,7 +38,7 @@ class Trade(Record):
     """The score of a run and its price."""
 
     about: tuple[str, str]
-    """Dataset and score: only runs with the same ones are compared."""
+    """Dataset and score."""
     mean: float
     cost_usd: float | None = None
     """US dollars per rollout; None: no known price."""
@@ -57,23 +57,24 @@ class Trade(Record):
             latency_ms=latency.median if latency else None,
         )
 
+    @property
+    def league(self) -> tuple[tuple[str, str], bool, bool]:
+        """Runs of another one, such as those of unknown price, are not compared with it."""
+        return self.about, self.cost_usd is None, self.latency_ms is None
+
     def beats(self, other: "Trade") -> bool:
-        """Tell whether it is better in something and worse in nothing; a figure that one of them lacks decides no."""
-        mine, others = ((-trade.mean, trade.cost_usd, trade.latency_ms) for trade in (self, other))
-        pairs = list(zip(mine, others, strict=True))
-        comparable = self.about == other.about and all((a is None) == (b is None) for a, b in pairs)
-        known = [(a, b) for a, b in pairs if a is not None and b is not None]
-        return comparable and all(a <= b for a, b in known) and any(a < b for a, b in known)
+        mine, others = ((-each.mean, each.cost_usd or 0.0, each.latency_ms or 0.0) for each in (self, other))
+        return self.league == other.league and mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
 
 
 def find_unbeaten(trades: Mapping[str, Trade | None]) -> set[str]:
     """Find the runs on the Pareto front of score, cost and time, among those that have others to compare with."""
     known = {name: trade for name, trade in trades.items() if trade is not None}
-    shared = Counter(trade.about for trade in known.values())
+    sizes = Counter(trade.league for trade in known.values())
     return {
         name
         for name, trade in known.items()
-        if shared[trade.about] > 1 and not any(other.beats(trade) for other in known.values())
+        if sizes[trade.league] > 1 and not any(other.beats(trade) for other in known.values())
     }
 
 
