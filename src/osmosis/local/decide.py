@@ -298,7 +298,8 @@ async def decide_async(
     assert run_options.runs_dir is not None
     for arm in keywords.values():
         arm["dataset"] = plan.dataset  # rows of a program are written once
-    arms = {label: _describe(keywords[label]) for label in labels}
+    objects: list[object] = []
+    arms = {label: _describe(keywords[label], objects) for label in labels}
     changes = {
         label: {key: value for key, value in arm.items() if any(arms[k].get(key) != value for k in labels)}
         for label, arm in arms.items()
@@ -324,8 +325,9 @@ _CHOSEN = ("selection", "attempts", "budget", "baselines", "pilot")
 _UNSAVED = ("api_key", "confirm", "watcher", "secrets")
 
 
-def _describe(keywords: Mapping[str, Any]) -> JsonObject:
-    """Return the keywords as JSON, without keys and callbacks: what the answers depend on."""
+def _describe(keywords: Mapping[str, Any], objects: list[object]) -> JsonObject:
+    """Return the keywords as JSON, without keys and callbacks: what the answers depend on. `objects` collects what has
+    no JSON, and tells apart two objects of one name."""
 
     def describe(value: object) -> object:
         if isinstance(value, Record):
@@ -334,7 +336,13 @@ def _describe(keywords: Mapping[str, Any]) -> JsonObject:
             return [describe(item) for item in value]
         if isinstance(value, (str, int, float, Path, type(None))):
             return str(value) if isinstance(value, Path) else value
-        return name_of(value)[0]
+        if isinstance(value, Mapping):
+            return {key: describe(item) for key, item in value.items()}
+        name, namesakes = name_of(value)[0], [known for known in objects if name_of(known)[0] == name_of(value)[0]]
+        number = next((i for i, known in enumerate(namesakes) if known is value), len(namesakes))
+        if number == len(namesakes):
+            objects.append(value)
+        return f"{name} {number + 1}" if number else name
 
     return {key: describe(value) for key, value in keywords.items() if key not in _UNSAVED}
 

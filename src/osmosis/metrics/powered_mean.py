@@ -49,10 +49,12 @@ def powered_mean(
     """Return the mean, given the judge's and the people's score of each labelled row, and the judge's of the others."""
     judges, people = [list(side) for side in zip(*labelled, strict=True)]
     every = [*judges, *unlabelled]
-    spread = math.fsum((value - fmean(every)) ** 2 for value in every) / len(every)
-    shared = math.fsum((j - fmean(judges)) * p for j, p in labelled) / max(1, len(labelled) - 1)
+    spread, shared = (
+        math.fsum((j - fmean(judges)) * value for j, value in zip(judges, side, strict=True))
+        for side in (judges, people)
+    )
     weight = 0.0
-    if unlabelled and spread:
+    if unlabelled and spread:  # of the labelled rows alone: with that of all rows, few labels would bias the mean
         weight = min(1.0, max(0.0, shared / spread / (1 + len(labelled) / len(unlabelled))))
     differences = [person - weight * judge for judge, person in labelled]
     correction, predicted = fmean(differences), fmean(unlabelled) if unlabelled else 0.0

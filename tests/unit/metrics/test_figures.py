@@ -1,4 +1,4 @@
-"""The list of figures: complete, in order, one wording; and a new one is seen wherever figures are shown."""
+"""The list of figures: complete, in order, one wording, and seen wherever figures are shown."""
 
 import io
 import json
@@ -11,18 +11,8 @@ from osmosis.engine.journal import Journal
 from osmosis.engine.output import report_files
 from osmosis.metrics import formats
 from osmosis.metrics.compare import compare
-from osmosis.metrics.figures import (
-    RUN,
-    SCORE_FIGURES,
-    Figure,
-    comparison_figures,
-    comparison_line,
-    figures,
-    grouped,
-    headlines,
-    of_score,
-)
-from osmosis.records.run.report import FailureCount, Interval, PassAtK, Report, ScoreReport
+from osmosis.metrics.figures import RUN, comparison_figures, comparison_line, figures, grouped, headlines
+from osmosis.records.run.report import FailureCount, GroupReport, PassAtK, Report, ScoreReport
 from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score, Usage
 from support.platform_data import report
 
@@ -34,30 +24,18 @@ def drawn(*renderables):
     return " ".join(console.file.getvalue().split())
 
 
-@pytest.fixture
-def reciprocal():
-    """A metric of somebody's own: one function, registered."""
-
-    @of_score
-    def make(score, report):
-        half = Interval(low=0.25, high=0.75)
-        yield Figure("reciprocal", "reciprocal <rank>", 0.512, "share", half, "of 7 lists", group=score.name)
-
-    yield make
-    SCORE_FIGURES.remove(make)
-
-
-def test_a_new_figure_is_seen_in_every_output(reciprocal, tmp_path, make_plan):
-    plan, found = make_plan(score_fns=["reward"]), report()
+def test_every_figure_is_seen_in_every_output(tmp_path, make_plan):
+    plan = make_plan(score_fns=["reward"])
+    found = report(groups=[GroupReport(column="kind", value="<rank>", rows=7, scores=report().scores)])
     journal = Journal(tmp_path / "j")
     journal.open(plan)
     journal.close()
     terminal = drawn(lambda console: draw_report(console, found))
-    assert "reciprocal <rank> 51.2 % 25.0 % to 75.0 % of 7 lists" in terminal
+    assert "<rank> 0.700 0.550 to 0.830 7 rows, pass rate 70.0 %" in terminal
     markdown = report_files.markdown(journal, plan, found)
-    assert "| reciprocal \\<rank\\> | 51.2 % | 25.0 % to 75.0 % | of 7 lists |" in markdown
-    assert 'value="51.2 % [25.0 % to 75.0 %] of 7 lists"' in report_files.junit(journal, plan, found)
-    assert "<td>reciprocal &lt;rank&gt;</td>" in report_files.html(journal, plan, found)
+    assert "| \\<rank\\> | 0.700 | 0.550 to 0.830 | 7 rows, pass rate 70.0 % |" in markdown
+    assert 'value="0.700 [0.550 to 0.830] 7 rows, pass rate 70.0 %"' in report_files.junit(journal, plan, found)
+    assert "<td>&lt;rank&gt;</td>" in report_files.html(journal, plan, found)
 
 
 def test_every_value_of_a_report_is_in_the_list():
