@@ -233,10 +233,13 @@ class StudyRuns:
         write_json(self._path, study.model_dump(mode="json"))
 
 
+Keywords = dict[str, Any]
+
+
 class DecideOptions(EvaluateOptions, total=False):
     """Keywords of `decide`: those of `evaluate`, and these."""
 
-    arms: Mapping[str, Mapping[str, Any]]
+    arms: Mapping[str, Keywords]
     """By name, how each arm differs: keywords of `evaluate`. Every other name in a question is a model."""
     max_cost: float
     """US dollars, all arms together."""
@@ -280,19 +283,21 @@ async def decide_async(
     if refused := [key for key in options if key in _CHOSEN or key not in DecideOptions.__annotations__]:
         raise TypeError(f"decide() got an unexpected keyword argument {refused[0]!r}")
     shared = {key: value for key, value in options.items() if key in EvaluateOptions.__annotations__}
-    given: Mapping[str, Mapping[str, Any]] = options.get("arms", {})
+    own_arms: Mapping[str, Keywords] = options.get("arms", {})
     study_questions = [parse_question(text) for text in ([questions] if isinstance(questions, str) else questions)]
     sides = {label: None for q in study_questions for label in (q.right, q.left)}
-    first = next(iter(given), "")
-    study_questions += [Question(left=label, right=first) for label in given if label not in sides and label != first]
-    labels = [*given, *(label for label in sides if label not in given)]
+    first = next(iter(own_arms), "")
+    study_questions += [
+        Question(left=label, right=first) for label in own_arms if label not in sides and label != first
+    ]
+    labels = [*own_arms, *(label for label in sides if label not in own_arms)]
     common = {"agent": agent, "dataset": dataset, "model": model, "scorers": scorers, **shared}
-    keywords = {label: {**common, **given.get(label, {"model": label})} for label in labels}
+    keywords = {label: {**common, **own_arms.get(label, {"model": label})} for label in labels}
     if not study_questions:
         raise UsageError("nothing is asked", hint='decide("A >= B - 0.02", agent, "data.jsonl")')
     agent_name = agent if isinstance(agent, str) else name_of(agent)[0]
     name = check_name(options.get("name") or slug(f"{agent_name}-{study_questions[0].text}"))
-    first_arm: dict[str, Any] = {**keywords[labels[0]], "name": name}
+    first_arm: Keywords = {**keywords[labels[0]], "name": name}
     own = [first_arm.pop(key) for key in ("agent", "dataset", "model", "scorers")]
     plan, run_options = read_keywords(own[0], own[1], own[2], own[3], cast("EvaluateOptions", first_arm))
     assert run_options.runs_dir is not None
@@ -325,7 +330,7 @@ _CHOSEN = ("selection", "attempts", "budget", "baselines", "pilot")
 _UNSAVED = ("api_key", "confirm", "watcher", "secrets")
 
 
-def _describe(keywords: Mapping[str, Any], objects: list[object]) -> JsonObject:
+def _describe(keywords: Keywords, objects: list[object]) -> JsonObject:
     """Return the keywords as JSON, without keys and callbacks: what the answers depend on. `objects` collects what has
     no JSON, and tells apart two objects of one name."""
 
@@ -338,8 +343,8 @@ def _describe(keywords: Mapping[str, Any], objects: list[object]) -> JsonObject:
             return str(value) if isinstance(value, Path) else value
         if isinstance(value, Mapping):
             return {key: describe(item) for key, item in value.items()}
-        name, namesakes = name_of(value)[0], [known for known in objects if name_of(known)[0] == name_of(value)[0]]
-        number = next((i for i, known in enumerate(namesakes) if known is value), len(namesakes))
+        name, namesakes = name_of(value)[0], [other for other in objects if name_of(other)[0] == name_of(value)[0]]
+        number = next((i for i, other in enumerate(namesakes) if other is value), len(namesakes))
         if number == len(namesakes):
             objects.append(value)
         return f"{name} {number + 1}" if number else name

@@ -81,8 +81,8 @@ def powered_means(
     means = {}
     for name in dict.fromkeys(name for line, _ in lines for name in line.get("scores") or ()):
         scored = [(line["row_index"], _value(line, name), own) for line, own in lines]
-        said = [note.score for _, _, own in scored for note in own if note.score is not None]
-        seen = [*(value for _, value, _ in scored), *said]
+        numbers = [note.score for _, _, own in scored for note in own if note.score is not None]
+        seen = [*(value for _, value, _ in scored), *numbers]
         scale = scale_of((min(seen), max(seen)), bounds.get(name))
         of_label = dict(zip((WRONG, RIGHT), bounds.get(name) or (0.0, 1.0), strict=True))
         judged: dict[int, list[float]] = {}

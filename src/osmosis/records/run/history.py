@@ -69,12 +69,12 @@ class Trade(Record):
 
 def find_unbeaten(trades: Mapping[str, Trade | None]) -> set[str]:
     """Find the runs on the Pareto front of score, cost and time, among those that have others to compare with."""
-    known = {name: trade for name, trade in trades.items() if trade is not None}
-    sizes = Counter(trade.league for trade in known.values())
+    complete = {name: trade for name, trade in trades.items() if trade is not None}
+    sizes = Counter(trade.league for trade in complete.values())
     return {
         name
-        for name, trade in known.items()
-        if sizes[trade.league] > 1 and not any(other.beats(trade) for other in known.values())
+        for name, trade in complete.items()
+        if sizes[trade.league] > 1 and not any(other.beats(trade) for other in complete.values())
     }
 
 
