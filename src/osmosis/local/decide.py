@@ -3,7 +3,7 @@ questions. What is run next and what it answers is `metrics/decide.py`."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,11 +24,11 @@ from osmosis.local.run import stored_report
 from osmosis.local.run_options import ScoreFunction, check_name
 from osmosis.metrics.decide import answer_questions, order_rows, parse_question, plan_stages
 from osmosis.metrics.intervals import scale_of
-from osmosis.metrics.sample_size import Pilot, pilot_of
+from osmosis.metrics.sample_size import Pilot, pilot_of, scores_by_row
 from osmosis.metrics.significance import ALPHA
 from osmosis.records.base import Record
 from osmosis.records.run.plan import Budget, ModelSpec, Selection
-from osmosis.records.run.rollout import Rollout, RolloutStatus
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.study import Question, Stage, Study
 
 HISTORY = 5
@@ -95,9 +95,7 @@ class StudyRuns:
         if self._path.exists():
             study = Study.model_validate_json(self._path.read_bytes())
             if changed := [key for key, value in facts.items() if study.facts.get(key) != value]:
-                message = (
-                    f"{self._name} was begun with other words ({', '.join(changed)}), and its error rate is theirs"
-                )
+                message = f"{self._name} began with other words ({', '.join(changed)}); its error rate is theirs"
                 raise UsageError(message, hint="--name NAME begins another one")
             return study
         rows = SelectedRows()
@@ -121,7 +119,7 @@ class StudyRuns:
         journals = [Journal(file.parent) for file in files if file.parent.name not in self.run_names.values()]
         alike = [(journal, plan) for journal in journals if (plan := journal.plan()).dataset_hash == sha256]
         for journal, plan in alike[:HISTORY]:
-            for row, scores in _scores(journal.rollouts(), _primary(journal)).items():
+            for row, scores in scores_by_row(journal.rollouts(), _primary(journal)).items():
                 passed.setdefault(row, []).extend(score >= plan.pass_threshold for score in scores)
         return {row for row, tries in passed.items() if len(tries) > 1 and len(set(tries)) == 1}
 
@@ -170,7 +168,7 @@ class StudyRuns:
         if silent := [k for k, own in rollouts.items() if not any(score in rollout.scores for rollout in own)]:
             message = f"no rollout of {silent[0]} has a score {score}"
             raise ValidationError(message, hint=f"osmosis eval show {self.run_names[silent[0]]}")
-        scores = {label: _scores(own, score) for label, own in rollouts.items()}
+        scores = {label: scores_by_row(own, score) for label, own in rollouts.items()}
         values = [value for rows in scores.values() for row in rows.values() for value in row]
         scale = scale_of((min(values), max(values)), first.plan().score_bounds.get(score))
         if scale is None:
@@ -372,16 +370,6 @@ def _primary(journal: Journal) -> str:
     report = stored_report(journal)
     primary = report.primary.name if report is not None and report.primary is not None else journal.plan().primary
     return primary or REWARD
-
-
-def _scores(rollouts: Iterable[Rollout], score: str) -> dict[int, list[float]]:
-    """Return each row's scores, a failure as 0."""
-    rows: dict[int, list[float]] = {}
-    for rollout in rollouts:
-        if rollout.status is not RolloutStatus.SKIPPED:
-            value = rollout.scores[score].value if score in rollout.scores else None
-            rows.setdefault(rollout.row_index, []).append(value or 0.0)
-    return rows
 
 
 def _change(before: Sequence[float] | None, after: Sequence[float] | None) -> float:

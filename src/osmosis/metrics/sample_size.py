@@ -2,11 +2,12 @@
 attempts`; what a sample of that variance shows is asked of the very test that will judge it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from osmosis.metrics.significance import difference_of
 from osmosis.records.run.report import Bounds
+from osmosis.records.run.rollout import Rollout, RolloutStatus
 
 Rows = Sequence[Sequence[float]]
 MOST_ROWS = 1_000_000
@@ -65,6 +66,16 @@ class Pilot:
         changes = [step] * ends + [-step] * ends + [0.0] * (sampled - 2 * ends)
         smallest = difference_of(changes, self.extremes, self.declared).detectable
         return smallest is not None and smallest * math.sqrt(sampled / rows) <= difference
+
+
+def scores_by_row(rollouts: Iterable[Rollout], score: str) -> dict[int, list[float]]:
+    """Return each row's scores, a failure as 0."""
+    rows: dict[int, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.status is not RolloutStatus.SKIPPED:
+            value = rollout.scores[score].value if score in rollout.scores else None
+            rows.setdefault(rollout.row_index, []).append(value or 0.0)
+    return rows
 
 
 def pilot_of(runs: Sequence[Rows], changes: Sequence[float] = (), declared: Bounds | None = None) -> Pilot:

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from osmosis.local.quarantine_file import file_around, read
 from osmosis.metrics import formats
 from osmosis.metrics.compare import compare
 from osmosis.metrics.forecast import forecast
-from osmosis.metrics.sample_size import MOST_ROWS, Pilot, pilot_of
+from osmosis.metrics.sample_size import MOST_ROWS, Pilot, pilot_of, scores_by_row
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 
 ATTEMPTS = (1, 2, 4, 8)
@@ -65,16 +65,6 @@ def plan(
     pilot = pilot_of([list(scores_by_row(rollouts, score).values()) for rollouts in sides], changes, bounds.get(score))
     data = _data_of(pilot, score, difference, sides, concurrency)
     return DetailResult(data, human=lambda console: _draw(console, ", ".join(each.name for each in stored), data))
-
-
-def scores_by_row(rollouts: Iterable[Rollout], score: str) -> dict[int, list[float]]:
-    """Return each row's scores, a failure as 0."""
-    rows: dict[int, list[float]] = {}
-    for rollout in rollouts:
-        if rollout.status is not RolloutStatus.SKIPPED:
-            value = rollout.scores[score].value if score in rollout.scores else None
-            rows.setdefault(rollout.row_index, []).append(value or 0.0)
-    return rows
 
 
 def _data_of(pilot: Pilot, score: str, difference: float, sides: list[list[Rollout]], concurrency: int) -> JsonObject:
