@@ -70,6 +70,12 @@ class Runs(Section):
     def delete(self, name: str) -> None:
         self._call("DELETE", self._path(name))
 
+    def schedules(self) -> list[run_api.ScheduleRow]:
+        return self._read(run_api.ScheduleList, "GET", "schedules").schedules
+
+    def stop_schedule(self, name: str) -> None:
+        self._call("DELETE", f"schedules/{quote(name, safe='')}")
+
     def share(self, name: str, expires_in: int) -> run_api.ShareLink:
         body = run_api.NewShareLink(expires_in=expires_in)
         return self._read(run_api.ShareLink, "POST", self._path(name, "share-links"), json=body)

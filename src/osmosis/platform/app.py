@@ -30,7 +30,7 @@ from osmosis.platform.models.inference import InferenceProxy
 from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run, routes as run_upload
-from osmosis.platform.runs import notices, routes as eval_runs
+from osmosis.platform.runs import notices, routes as eval_runs, schedules
 from osmosis.platform.scheduling import job_routes as jobs, worker_routes as workers
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import routes as training
@@ -83,6 +83,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         deliver = partial(notices.deliver_due, platform)
         notifier = app.state.notifier = RepeatingThread("delivery of notices", 2.0, deliver)
         notifier.start()
+        scheduler = RepeatingThread("submits of schedules", 30.0, partial(schedules.submit_due, platform))
+        scheduler.start()
         polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:
             yield
@@ -96,6 +98,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
             await app.state.inference.close()
             await run_in_threadpool(reaper.stop)
             await run_in_threadpool(notifier.stop)
+            await run_in_threadpool(scheduler.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -44,7 +44,7 @@ MAX_TRIES = 8
 
 
 def note_end(session: Session, run: tables.Run) -> None:
-    notify, failure = _find_notify(run), run.failure or {}
+    notify, failure = find_notify(run.config), run.failure or {}
     is_at_limit = ended_by_limit(run.status, str(failure.get("category")))
     if notify is None or (notify.when == "failed" and not is_at_limit and run.status != RunStatus.FAILED.value):
         return
@@ -59,12 +59,12 @@ def note_end(session: Session, run: tables.Run) -> None:
 
 
 def note_alarm(session: Session, run: tables.Run, message: str) -> None:
-    if (notify := _find_notify(run)) is not None:
+    if (notify := find_notify(run.config)) is not None:
         enqueue(session, run.workspace_id, notify, "run.alarm", f"{run.name}: {message}", run, alarms=[message])
 
 
-def _find_notify(run: tables.Run) -> Notify | None:
-    return Notify.model_validate(run.config["notify"]) if run.config.get("notify") else None
+def find_notify(config: tables.StoredConfig) -> Notify | None:
+    return Notify.model_validate(config["notify"]) if config.get("notify") else None
 
 
 def enqueue(

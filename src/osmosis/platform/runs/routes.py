@@ -19,7 +19,7 @@ from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
-from osmosis.platform.runs import benchmarks, downloads, lifecycle, rollouts, share_links, submit, views
+from osmosis.platform.runs import benchmarks, downloads, lifecycle, rollouts, schedules, share_links, submit, views
 from osmosis.platform.runs.retry import retry as retry_run
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.workspaces import audit
@@ -156,6 +156,20 @@ PREFIX = routes.prefix
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> run_api.SubmittedRun:
     run = submit.submit(platform, scope.workspace, scope, submit.parse(body, "eval"), kind="eval")
     return views.build_accepted(platform.settings, run, sandbox=worker_admin.describe_sandboxes(platform, run))
+
+
+@router.get("/api/cli/schedules")
+def list_schedules(platform: PlatformDep, scope: ScopeDep) -> run_api.ScheduleList:
+    with platform.db.read() as session:
+        rows = schedules.list_schedules(session, scope.workspace.id)
+        return run_api.ScheduleList(schedules=[run_api.ScheduleRow.from_row(row) for row in rows])
+
+
+@router.delete("/api/cli/schedules/{name:path}", status_code=204)
+def stop_schedule(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+    with platform.db.write() as session:
+        schedules.stop(session, scope, scope.workspace, name)
+    return Response(status_code=204)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pydantic
+import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
@@ -19,10 +20,11 @@ from osmosis.platform.scheduling import queue
 from osmosis.platform.training import checkpoints, service as training, sft_data
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
+from osmosis.records.base import utc_now
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.check import CONFIGS, ConfigIssue, list_issues
 from osmosis.records.config.optimize import OptimizeConfig
-from osmosis.records.config.run_config import EvalConfig, TrainingConfig, section
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig, parse_interval, section
 from osmosis.records.run.annotations import Tags, unique
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rows import DatasetStatus, count_sampled
@@ -39,6 +41,8 @@ class RunRequest:
     tags: list[str] = field(default_factory=list)
     rows: list[int] | None = None
     """Indices of the rows to run; None: as the config says."""
+    schedule: str = ""
+    """The schedule that submits it."""
 
 
 def parse(body: dict[str, object], kind: str) -> RunRequest:
@@ -94,19 +98,20 @@ def submit(
 
 
 def check(
-    platform: Platform, workspace: tables.Workspace, actor: audit.Actor, request: RunRequest, *, kind: RunKind
+    platform: Platform, workspace: tables.Workspace, actor: audit.Actor | None, request: RunRequest, *, kind: RunKind
 ) -> "Order":
-    config, user = request.config, actor.user
+    """Check a submit by a person, or by the platform itself, which has the secrets of the workspace only."""
+    config, user_id = request.config, actor.user.id if actor else None
     with platform.db.read() as session:
         repository = repositories.get_for_workspace(session, workspace.id)
         issues = []
         for table, environment in config.environments.items():
             issues += _dataset_issues(session, workspace, environment.dataset, f"{table}.dataset")
         issues += _model_issues(session, platform, workspace, config)
-        _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
-        issues += _size_issues(session, workspace, config)
+        _, missing = secrets.resolve(session, workspace.id, user_id, config.secret_names(), request.given)
+        issues += _size_issues(session, workspace, config) + _schedule_issues(session, workspace, request)
         if config.notify is not None:
-            missing += secrets.resolve(session, workspace.id, user.id, config.notify.secret_names())[1]
+            missing += secrets.resolve(session, workspace.id, user_id, config.notify.secret_names())[1]
             if config.notify.email and not platform.settings.smtp_url.get_secret_value():
                 hint = "leave email out; or an operator sets OSMOSIS_SMTP_URL and starts the platform again"
                 issues.append({"key": "notify.email", "message": "this platform sends no e-mail", "hint": hint})
@@ -125,7 +130,7 @@ def check(
 @dataclass(frozen=True, slots=True)
 class Order:
     workspace: tables.Workspace
-    who: audit.Actor
+    who: audit.Actor | None
     request: RunRequest
     kind: str
     repository_id: str
@@ -229,6 +234,17 @@ def _size_issues(
     return [{"key": key, "message": message, "hint": "lower it, or add rows"}] if message else []
 
 
+def _schedule_issues(session: Session, workspace: tables.Workspace, request: RunRequest) -> list[dict[str, str]]:
+    config = request.config
+    if not isinstance(config, EvalConfig) or config.schedule is None or request.snapshot:
+        return []
+    names = config.secret_names() + (config.notify.secret_names() if config.notify else [])
+    missing = secrets.resolve(session, workspace.id, None, names)[1]
+    message = f"later runs have the secrets of the workspace only, without {', '.join(missing)}"
+    hint = f"osmosis secret set {missing[0]} --scope workspace" if missing else ""
+    return [{"key": "schedule", "message": message, "hint": hint}] if missing else []
+
+
 def _code(
     platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, str]]
 ) -> sync.CodeRef | None:
@@ -258,7 +274,8 @@ def _pick_held_out(
 
 
 def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
-    workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
+    workspace, request, kind, code = order.workspace, order.request, order.kind, order.code
+    user_id = order.who.user.id if order.who else None
     config = _settled(session, workspace, request.config)
     if request.name is not None:
         lifecycle.refuse_taken(session, workspace.id, request.name)
@@ -281,14 +298,14 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
         picked = _pick_held_out(session, workspace, config.evaluation.held_out_of, dataset, limit)
     else:
         picked = pick_rows(total, limit, random.SystemRandom().getrandbits(31))
-    scopes, _ = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+    scopes, _ = secrets.resolve(session, workspace.id, user_id, config.secret_names(), request.given)
     quarantined = code.quarantine.of([dataset.name])
     run = tables.Run(
         id=tables.new_id(),
         workspace_id=workspace.id,
         repository_id=order.repository_id,
         dataset_id=dataset.id,
-        creator_id=user.id,
+        creator_id=user_id,
         kind=kind,
         name=request.name or lifecycle.next_name(session, workspace.id, stem),
         status=RunStatus.PENDING.value,
@@ -315,13 +332,32 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     quotas.check_run(workspace, run, queue.enqueue_run(session, run)[0])
     if waits := quotas.explain_waiting(session, workspace, run):
         lifecycle.log(session, run, waits)
-    session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
+    by = order.who.user.name if order.who else f"the schedule {request.schedule}"
+    session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {by}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
     lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {total} rows{drawn}")
-    secrets.store_for_run(session, vault, run, user.id, request.given)
+    secrets.store_for_run(session, vault, run, user_id, request.given)
     audit.note(session, order.who, "run.submit", run.name, workspace=workspace, kind=kind)
+    if isinstance(config, EvalConfig) and config.schedule is not None and order.who is not None:
+        row = tables.Schedule(workspace_id=workspace.id, name=config.schedule_name, every=config.schedule.every)
+        _begin_schedule(session, order.who, workspace, row, run)
     return run
+
+
+def _begin_schedule(
+    session: Session, actor: audit.Actor, workspace: tables.Workspace, row: tables.Schedule, run: tables.Run
+) -> None:
+    if run.snapshot is not None:
+        lifecycle.log(session, run, f"schedule {row.name} is not begun: a snapshot is not pushed", level="warning")
+        return
+    row.config, row.tags, row.creator_id, row.last_run_id = run.config, run.tags, actor.user.id, run.id
+    row.next_at = utc_now() + parse_interval(row.every)
+    same = tables.Schedule.workspace_id == workspace.id, tables.Schedule.name == row.name
+    session.execute(sa.delete(tables.Schedule).where(*same))
+    session.add(row)
+    audit.note(session, actor, "schedule.begin", row.name, workspace=workspace, every=row.every)
+    lifecycle.log(session, run, f"schedule {row.name}: the next run is submitted in {row.every}")
 
 
 def _settled(

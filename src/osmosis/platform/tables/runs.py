@@ -273,6 +273,25 @@ class ShareLink(Dated, Row):
     expires_at: Mapped[datetime]
 
 
+class Schedule(Dated, OwnedRow):
+    """An evaluation that the platform submits again and again."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
+
+    name: Mapped[str]
+    every: Mapped[str]
+    config: Mapped[StoredConfig] = mapped_column(Json)
+    tags: Mapped[list[str]] = mapped_column(Json, default=list)
+    next_at: Mapped[datetime] = mapped_column(index=True)
+    last_run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"))
+    last_run: Mapped[Run | None] = relationship(viewonly=True)
+    last_run_name: AssociationProxy[str | None] = association_proxy("last_run", "name")
+    last_run_status: AssociationProxy[str | None] = association_proxy("last_run", "status")
+    error: Mapped[str] = mapped_column(sa.Text, default="")
+    """The reason that there was no run at the last time, if there was none."""
+
+
 class RunEvent(NumberedRow):
     __tablename__ = "run_events"
 

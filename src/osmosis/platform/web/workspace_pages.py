@@ -14,7 +14,7 @@ from osmosis.platform.git import repositories, sync
 from osmosis.platform.git.discovery import Tree
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.rollout_servers import service as rollout_servers
-from osmosis.platform.runs import submit
+from osmosis.platform.runs import schedules, submit
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
@@ -136,11 +136,13 @@ def repository_events(request: Request, viewer: ViewerDep, workspace: str, branc
 
 def _repository_page(viewer: Viewer, workspace: str, branch: str) -> Page:
     with viewer.platform.db.read() as session:
-        row, _ = workspaces.by_name(session, viewer.user, workspace)
+        row, role = workspaces.by_name(session, viewer.user, workspace)
         repository = repositories.find_for_workspace(session, row.id)
         rows = list(session.scalars(rollout_servers.select_servers(viewer.user, row).limit(SERVERS)))
         servers = [(server, rollout_servers.status_of(server), server.owner) for server in rows]
-        values = {"csrf": viewer.csrf, "workspace": workspace, "repository": repository, "servers": servers}
+        repeated, may_stop = schedules.list_schedules(session, row.id), may(role, "run")
+        values = {"csrf": viewer.csrf, "workspace": workspace, "schedules": repeated, "may_stop": may_stop}
+        values |= {"repository": repository, "servers": servers}
         if repository is None:
             return Page("repository.html", values)
         branches = sync.known_branches(session, repository.id)
@@ -161,6 +163,14 @@ def _repository_page(viewer: Viewer, workspace: str, branch: str) -> Page:
         "working": working,
     }
     return Page("repository.html", {**values, **more}, live="_repository.html", final=not working)
+
+
+@router.post("/{workspace}/schedules/stop")
+def stop_schedule(viewer: PosterDep, workspace: str, name: Text) -> Response:
+    with viewer.platform.db.write() as session:
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "run")
+        schedules.stop(session, viewer, row, name)
+    return redirect(f"/{workspace}/repository")
 
 
 @router.post("/{workspace}/repository/sync")

@@ -21,7 +21,7 @@ class Actor:
 
 def note(
     session: Session,
-    actor: Actor,
+    actor: Actor | None,
     action: str,
     target: str = "",
     *,
@@ -31,10 +31,10 @@ def note(
     shortened = {key: value[:MAX_TEXT] if isinstance(value, str) else value for key, value in details.items() if value}
     session.add(
         tables.AuditEntry(
-            actor_id=actor.user.id,
-            actor=actor.user.handle,
-            token=f"{actor.token.kind}: {actor.token.name}",
-            address=actor.address,
+            actor_id=actor.user.id if actor else None,
+            actor=actor.user.handle if actor else "osmosis",
+            token=f"{actor.token.kind}: {actor.token.name}" if actor else "schedule",
+            address=actor.address if actor else "",
             action=action,
             target=target[:MAX_TEXT],
             workspace_id=workspace.id if workspace is not None else None,

@@ -231,6 +231,21 @@ class ShareLinkList(Body):
     links: list[ShareLink] = Field(default_factory=list)
 
 
+class ScheduleRow(Body):
+    name: str
+    every: str
+    next_at: Moment | None = None
+    creator_name: str | None = None
+    last_run_name: str | None = None
+    last_run_status: str | None = None
+    error: str = ""
+    """The reason that there was no run at the last time, if there was none."""
+
+
+class ScheduleList(Body):
+    schedules: list[ScheduleRow] = Field(default_factory=list)
+
+
 class RunPriority(RequestBody):
     priority: int = Field(ge=-100, le=100)
 

@@ -62,6 +62,8 @@ class OptimizeConfig(EvalConfig):
         yield from super().across(written)
         if get_table(written, "advanced").get("shards", 1) != 1:
             yield broken_at("a search is one job", "remove it", "advanced", "shards")
+        if written.get("schedule"):
+            yield broken_at("a search is not repeated", "remove it", "schedule")
         for table, keys in _NOT_OPTIMIZED.items():
             for key in set(keys).intersection(get_table(written, table)):
                 yield broken_at(f"{key} has no effect here", "remove it; limits are in [optimize]", table, key)

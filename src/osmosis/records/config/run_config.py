@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -87,6 +88,28 @@ class Notify(Table):
             yield broken_at("[notify] has nobody to tell", 'slack_secret = "SLACK_URL"', "slack_secret")
         if written.get("signing_secret") and not written.get("webhook_secret"):
             yield broken_at("only the posts of webhook_secret are signed", "remove it", "signing_secret")
+
+
+def parse_interval(text: str) -> timedelta:
+    match = re.fullmatch(r"([1-9]\d{0,4})([mhd])", text)
+    interval = timedelta(minutes=int(match[1]) * {"m": 1, "h": 60, "d": 1440}[match[2]]) if match else timedelta()
+    if not timedelta() < interval <= timedelta(days=90):
+        raise broken_rule(f"{text!r} is no time from 1m to 90d: minutes, hours or days", "1d")
+    return interval
+
+
+def _interval(text: str) -> str:
+    parse_interval(text)
+    return text
+
+
+class Schedule(Table):
+    """`[schedule]`: on the platform, submit this evaluation again and again. See howto-team.md."""
+
+    every: Annotated[str, AfterValidator(_interval)] = Field(examples=["1d"])
+    """From one run to the next, each of the newest synced commit: minutes, hours or days, as in 30m, 12h or 7d."""
+    name: str | None = Field(default=None, min_length=1, max_length=100, examples=["nightly"])
+    """A submit replaces the schedule of this name. Default: the rollout's name."""
 
 
 class Program(Table):
@@ -363,7 +386,12 @@ class EvalConfig(_Config):
     kind: ClassVar[str] = "eval"
     advanced: EvalAdvanced = Field(default_factory=EvalAdvanced)
     evaluation: Evaluation = Field(default_factory=Evaluation)
+    schedule: Schedule | None = None
     secrets: Secrets
+
+    @property
+    def schedule_name(self) -> str:
+        return (self.schedule and self.schedule.name) or self.experiment.rollout
 
 
 class TrainingConfig(_Config):

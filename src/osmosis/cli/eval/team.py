@@ -1,4 +1,4 @@
-"""`osmosis eval share`: links with which people without an account read a run of the platform."""
+"""`osmosis eval share` and `osmosis eval schedules`: links to runs of the platform, and evaluations that it repeats."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from typer import Option
 
 from osmosis.cli.core import prompts
 from osmosis.cli.core.context import current
-from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, when
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.runs import EvalName
 from osmosis.cli.token import parse_lifetime
 from osmosis.records.api.runs import MAX_SHARE_DAYS
@@ -48,3 +48,28 @@ def share(
     message = f"whoever has this link can read {run} until {when(link.expires_at)}; it is shown this once:\n{link.url}"
     steps = [NextStep("take it back", command=f"osmosis eval share {run} --revoke {link.id}")]
     return OperationResult("eval.share", message, link.to_dict(), next_steps=steps)
+
+
+def schedules(
+    stop: Annotated[str | None, Option(metavar="NAME", help="Stop a schedule; its runs stay")] = None,
+) -> ListResult | OperationResult:
+    """List the evaluations that the platform repeats, or stop one.
+
+    Submitting a config with `[schedule] every = "1d"` begins one. Each run is of the newest synced commit and has the
+    secrets of the workspace only.
+
+    Example:
+        osmosis eval schedules
+        osmosis eval schedules --stop nightly
+    """
+    ctx = current()
+    with ctx.client() as client:
+        if stop is not None:
+            prompts.agree(ctx, f"Stop schedule {stop}?", "eval.schedules", name=stop)
+            client.evals.stop_schedule(stop)
+            return OperationResult("eval.schedules", f"schedule {stop} is stopped; its runs stay", {"name": stop})
+        rows = client.evals.schedules()
+    columns = [*build_columns("name=Name", "every=Every"), Column("next_at", "Next run", show=when)]
+    columns += build_columns("last_run_name=Last run", "last_run_status=Status", "creator_name=By", "error=Problem")
+    empty = 'no schedules: write [schedule] with every = "1d" in a config, then: osmosis eval submit CONFIG'
+    return ListResult([row.to_dict() for row in rows], columns, empty=empty)
