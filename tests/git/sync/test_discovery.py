@@ -106,13 +106,6 @@ def test_an_empty_commit_holds_nothing(tmp_path: Path) -> None:
     assert discover(commit(tmp_path, {})) == []
 
 
-def test_has_file(tmp_path: Path) -> None:
-    tree = commit(tmp_path, {"rollouts/a/main.py": "", "rollouts/a/sub/x.py": ""})
-    assert tree.has_file("rollouts/a/main.py")
-    assert not tree.has_file("rollouts/a/sub")
-    assert not tree.has_file("rollouts/a/none.py")
-
-
 def test_a_commit_that_does_not_exist(tmp_path: Path) -> None:
     tree = commit(tmp_path, {"a": ""})
     with pytest.raises(GitError, match="ls-tree"):
