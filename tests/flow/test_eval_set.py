@@ -85,6 +85,7 @@ def test_arms_are_compared_with_the_first(workspace: Path) -> None:
     assert list(rows) == ["multiply--plain", "multiply--twice", "multiply--poor"]
     assert [row["verdict"] for row in rows.values()] == [None, "no clear difference", "worse"]
     assert [row["completed"] for row in rows.values()] == [10, 20, 10]
+    assert any(row["unbeaten"] for row in rows.values() if row["mean"] == 1.0)
     stored = workspace / ".osmosis" / "runs" / "arms--multiply--twice" / "run.json"
     assert json.loads(stored.read_text())["plan"]["retry"]["rollouts"] == 1
     refused = go(workspace, "arms", "--on", "http://127.0.0.1:9", "--yes")
