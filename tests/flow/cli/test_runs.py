@@ -69,6 +69,7 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     config = "configs/eval/fresh.toml"
     for key, value in (("experiment.dataset", "multiply"), ("evaluation.limit", "4"), ("evaluation.n", "3")):
         assert run("config", "set", "fresh", key, value).code == 0
+    assert run("config", "set", "fresh", "schedule.every", "1d").code == 0
     refused = run("eval", "submit", config, "--yes")
     assert refused.error["details"]["issues"][0]["key"] in ("not-in-git", "untracked-rollout")
     commit(folder)
@@ -79,7 +80,9 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     sent = run("eval", "submit", config, "--yes", "--wait-sync")
     assert sent.code == 0, sent.err
     jsonschema.validate(sent.json, schema_of(["eval", "submit"]))
+    assert sent.json["next_steps_structured"][-1]["command"] == "osmosis eval schedules --stop fresh"
     name = sent.json["resource"]["name"]
+    assert [(row["name"], row["last_run_name"]) for row in run("eval", "schedules").json["items"]] == [("fresh", name)]
     ended = run("eval", "wait", name)
     assert ended.code == 0, ended.json["resource"]["failure"]
     report = ended.json["resource"]["report"]
@@ -92,6 +95,8 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     assert "2 of 240 rows run (the first 2): too few to tell" in other.err
     assert (other.json["resource"]["name"], other.json["resource"]["report"]["total"]) == ("other.model", 2)
     assert other.json["resource"]["model_name"] == "offline/echo"
+    assert run("eval", "schedules", "--stop", "fresh", "--yes").code == 0
+    assert run("eval", "schedules").json["items"] == []
     taken = run("eval", "submit", config, "--yes", *flags)
     assert taken.error["message"] == "there is already a run named other.model"
     below = run("eval", "wait", name, "--fail-under", "1.0")

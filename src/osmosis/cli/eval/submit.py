@@ -147,6 +147,9 @@ def submit_checked(
             ctx.output.say(news)
             steps = [NextStep("follow it", command=f"osmosis {NOUNS[options.kind]} wait {run.name}")]
             steps += [NextStep("open", url=run.platform_url)] if run.platform_url else []
+            if isinstance(config, EvalConfig) and config.schedule is not None and case.snapshot is None:
+                command = f"osmosis eval schedules --stop {config.schedule_name}"
+                steps.append(NextStep(f"stop what repeats it every {config.schedule.every}", command=command))
             message = f"{options.noun} run {run.name} is {run.status}"
             return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)
         detail = watch(ctx, client.runs(options.kind), run.name, news=news)
@@ -186,6 +189,8 @@ def describe_plan(case: SubmitCase) -> dict[str, object]:
             key = f", key {config.advanced.api_key_env}" if config.advanced.api_key_env else ""
             plan["model"] = f"{experiment.model_path} at {config.advanced.base_url}{key}"
         plan["rows"] = _describe_rows(case, config)
+        if config.schedule is not None and case.snapshot is None:
+            plan["schedule"] = f"{config.schedule_name}, again every {config.schedule.every}"
     plan["env"] = ", ".join(sorted(config.env)) or None
     plan["secrets"] = ", ".join(config.secret_names()) or None
     return plan
