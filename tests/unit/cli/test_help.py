@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.core.app import CommandGroup
-from osmosis.cli.main import COMMANDS
+from osmosis.cli.core.app import CommandGroup, find_command
+from osmosis.cli.main import COMMANDS, ROOT
 from osmosis.cli.schema import schema_of
 from support.command_line import run_command
 from support.command_reference import commands, reference, split_help, why_wrong
@@ -38,6 +38,12 @@ def test_every_option_says_what_it_does(path: tuple[str, ...], command: object) 
 
 
 GROUPS = ["", *(name for name, command in COMMANDS.items() if isinstance(command, CommandGroup)), "dataset"]
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (TOP / "docs").glob("*.md"))])
+def test_a_command_that_a_page_names_in_a_sentence_exists(page: str) -> None:
+    for words in re.findall(r"`osmosis ([a-z][a-z-]*(?: [a-z][a-z-]*)?)(?=[ `])", (TOP / page).read_text()):
+        find_command(ROOT, words.split())
 
 
 @pytest.mark.parametrize("group", GROUPS)
