@@ -259,6 +259,7 @@ def test_a_task_of_inspect_runs_with_its_tools_and_scorers(tmp_path: Path, pytho
         assert reason in done.stdout + done.stderr, name
 
 
+@pytest.mark.soak
 def test_environments_of_openenv_answer_by_text_and_by_tools(
     tmp_path: Path, python_with: Callable[[str], Path]
 ) -> None:
@@ -282,6 +283,7 @@ def test_environments_of_openenv_answer_by_text_and_by_tools(
         assert reason in done.stderr, name
 
 
+@pytest.mark.soak
 def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:
     workspace = GitWorkspace(tmp_path)
     workspace.write("rollouts/gym/main.py", f"import osmosis\n\nbackend = osmosis.load_environment({GYM!r})\n")

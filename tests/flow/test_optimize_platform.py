@@ -99,7 +99,7 @@ def test_a_winner_is_found_tested_and_shown(place: Place, whole: JsonObject) -> 
     assert ("Give the product" in of_step, "Answer the question" in of_step) == (True, False)
 
 
-@pytest.mark.parametrize("disk", ["kept", "emptied"])
+@pytest.mark.parametrize("disk", [pytest.param("kept", marks=pytest.mark.soak), "emptied"])
 def test_a_killed_job_goes_on_where_it_was(place: Place, whole: JsonObject, disk: str) -> None:
     name = place.succeed("optimize", "submit", "numbers", "--yes")["resource"]["name"]
     until(lambda: place.search(name).get("reflections", 0) >= 2, "two answers are stored", within_s=120)

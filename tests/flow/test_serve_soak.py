@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 from aiohttp import web
 
 from osmosis.serve.client.process import free_port
@@ -101,6 +102,7 @@ async def start_rollout(session: aiohttp.ClientSession, url: str, trainer: str, 
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.soak
 async def test_every_accepted_rollout_ends_once_across_faults_and_a_restart(tmp_path: Path) -> None:
     trainer, port, trainer_port = Trainer(seed=7), free_port(), free_port()
     (tmp_path / "agent.py").write_text(AGENT)

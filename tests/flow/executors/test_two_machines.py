@@ -56,6 +56,7 @@ def asked_from_the_hub(network: Hub, platform: PlatformProcess, *words: str) -> 
     return json.loads(done.stdout)
 
 
+@pytest.mark.soak
 def test_a_machine_and_the_platform_are_killed_and_nothing_is_lost_or_doubled(network: Hub, tmp_path: Path) -> None:
     """60 rollouts in two shards. The machine that is lost had 10 of them; the other does the rest of both."""
     evaluation: dict[str, Any] = {"limit": 12, "n": 5, "batch_size": 4}

@@ -41,7 +41,8 @@ with_harbor = pytest.mark.skipif(not HAS_HARBOR, reason="run by test_in_an_envir
 
 @pytest.mark.network
 @pytest.mark.skipif(HAS_HARBOR, reason="this Python has harbor")
-def test_in_an_environment_with_harbor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tests", ["test_harbor_by_name.py", pytest.param("", marks=pytest.mark.soak, id="all")])
+def test_in_an_environment_with_harbor(tmp_path: Path, tests: str) -> None:
     python = _new_enough_python()
     if python is None:
         pytest.skip("harbor needs Python 3.12 or later, and there is none on this machine")
@@ -52,8 +53,8 @@ def test_in_an_environment_with_harbor(tmp_path: Path) -> None:
     install = [uv, "pip", "install", "--quiet", "--python", str(here), "-e", *wanted]
     made = subprocess.run(install, capture_output=True, text=True, timeout=900, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    tests = [str(here / "bin" / "python"), "-m", "pytest", "-p", "no:cacheprovider", str(HERE)]
-    done = subprocess.run(tests, capture_output=True, text=True, timeout=900, cwd=PROJECT)
+    run = [str(here / "bin" / "python"), "-m", "pytest", "-p", "no:cacheprovider", str(HERE / tests)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=900, cwd=PROJECT)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 

@@ -61,6 +61,7 @@ def answer(body: dict[str, Any], number: int) -> Reply:
     return text_reply(json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": is_done}))
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="terminus-2 needs tmux")
 def test_a_harness_of_harbor_and_a_judge(tmp_path: Path) -> None:
     task = {f"tasks/product/{name}": text for name, text in TASK.items()}

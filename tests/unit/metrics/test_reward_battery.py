@@ -163,9 +163,9 @@ def wavering(seed, judge):
     ids=["noise", "narrow scale", "passes one wrong answer in ten"],
 )
 def test_a_fair_judge_that_wavers_is_not_accused(judge):
-    batteries = [tried(wavering(seed, judge), ROWS[:5]) for seed in range(40)]
+    batteries = [tried(wavering(seed, judge), ROWS[:5]) for seed in range(20)]
     accused = [errors(battery) - {"a number close by"} for battery in batteries]
-    assert sum(map(bool, accused)) <= 3
+    assert sum(map(bool, accused)) <= 2
     assert all("not-deterministic" in {flaw.code for flaw in battery.findings} for battery in batteries)
 
 

@@ -90,6 +90,7 @@ async def test_an_adapter_learns_on_a_base_model_in_4_bits(plan: Plan, start: An
     assert curve(again, "train/mismatch_mean")[0] < 1e-3
 
 
+@pytest.mark.soak
 async def test_a_student_moves_towards_its_teacher(plan: Plan, start: Any, checks: Any) -> None:
     found = checks("teacher")["teacher"]
     assert "is not that of the model" in found["refused"]

@@ -58,7 +58,7 @@ def answering(link: TrainerClient, right: str) -> Callable[[Collect], Any]:
     return answer
 
 
-@pytest.fixture(params=["0.24", "0.25"])
+@pytest.fixture(params=[pytest.param("0.24", marks=pytest.mark.soak), "0.25"])
 def tinker_library(
     request: pytest.FixtureRequest, trainer: TrainerEnvironment, trainer_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def trl(trainer: TrainerEnvironment, trainer_cache: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.soak
 def test_losses_and_gradients_are_those_of_trl(
     trl: str, trainer: TrainerEnvironment, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
