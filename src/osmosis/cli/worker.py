@@ -67,8 +67,12 @@ class WorkerFlags:
     labels: Annotated[
         list[str] | None, Option("--label", help="KEY=VALUE to ask for, such as gpu=a100; may be repeated")
     ] = None
-    data_dir: Annotated[Path | None, Option(help="Folder for what it stores [default: the user data folder]")] = None
-    executor: Annotated[ExecutorName | None, Option(help="Where jobs run [default: local]")] = None
+    data_dir: Annotated[
+        Path | None, Option(help="Folder for checkouts, environments and journals [default: the user data folder]")
+    ] = None
+    executor: Annotated[
+        ExecutorName | None, Option(help="Where jobs run: on this machine, or by a scheduler [default: local]")
+    ] = None
     config: Annotated[Path | None, Option(help="worker.toml with all other options (docs/scaling.md)")] = None
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
