@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -22,6 +23,16 @@ from support.trainer_environment import NoTorch, trainer_environment
 
 REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
 """Set where the sandbox has to work, as in CI: what is skipped elsewhere without one fails there."""
+
+UNTIL = float(os.environ.get("OSMOSIS_TEST_UNTIL") or "inf")
+"""Set by CI, whose time is limited: slow tests that would begin later (seconds since the epoch) are skipped."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > UNTIL and item.get_closest_marker("slow"):
+        pytest.skip("the time of this run is over: `make slow` runs it")
+
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell leaves what it starts in the background: the processes of tests would never hear a Ctrl-C.
