@@ -71,6 +71,8 @@ class NotFound(OsmosisError):
 
 
 class NotOffered(NotFound):
+    """A part of the API that this platform does not have."""
+
     code = "NOT_OFFERED"
 
 
@@ -80,6 +82,8 @@ class Conflict(OsmosisError):
 
 
 class LeaseLost(Conflict):
+    """Another job has taken over the run; this job's writes are dropped."""
+
     code = "LEASE_LOST"
 
 
@@ -113,6 +117,8 @@ class NetworkError(OsmosisError):
 
 
 class InteractiveRequired(OsmosisError):
+    """A question has to be answered without a terminal; names the flags that answer it."""
+
     code = "INTERACTIVE_REQUIRED"
     http_status = 400
 
@@ -141,6 +147,8 @@ class CredentialsParseFailed(OsmosisError):
 
 
 class EnvTokenPlatformRequired(OsmosisError):
+    """`OSMOSIS_TOKEN` is set without the platform it is for."""
+
     code = "ENV_TOKEN_PLATFORM_REQUIRED"
 
 
@@ -204,7 +212,9 @@ _SHARED_CODES = {"PLATFORM_ERROR", "VALIDATION", "MODEL_ERROR"}
 
 
 def from_wire(status: int, body: dict[str, Any]) -> OsmosisError:
-    """Rebuild the error that left the server; the status decides the class of an unknown `code`."""
+    """Rebuild the error that left the server from its HTTP status and body.
+
+    An unknown `code` is kept as `details["platform_code"]`; the status then decides the class."""
     details = dict(body)
     message = str(details.pop("message", None) or details.pop("error", None) or f"HTTP {status}")
     details.pop("error", None)

@@ -1,8 +1,15 @@
-"""An evaluation as a test: the pytest plugin that comes with osmosis.  `@pytest.mark.osmosis(...)` takes what
-`osmosis.evaluate` takes, and the bars: `pass_rate`, `mean`, `max_failed`. A bar respects the interval: the test fails
-when the figure is shown to be below it, and with `strict=True` unless it is shown to be above; rows in the project's
-`quarantine.toml` do not count for it. The run's journal is kept, figures go into JUnit XML as properties, and a table
-of the runs ends the session."""
+"""An evaluation as a test: the pytest plugin that comes with osmosis.
+
+    @pytest.mark.osmosis(agent="server:agent_loop", dataset="data.jsonl", scorers=["rewards:exact"],
+                         model="openai/gpt-5-mini", pass_rate=0.8)
+    def test_multiplication(osmosis_run):
+        assert osmosis_run.report.failed == 0
+
+The marker takes what `osmosis.evaluate` takes, and the bars: `pass_rate`, `mean`, `max_failed`. A bar respects the
+interval: the test fails when the figure is shown to be below it (the interval's upper end is), and with `strict=True`
+unless it is shown to be above; rows in the project's `quarantine.toml` do not count for it. The run's journal is kept,
+figures go into JUnit XML as properties, and a table of the runs ends the session. Evaluates nothing by itself, and
+refuses bars it does not know."""
 
 from __future__ import annotations
 
@@ -27,16 +34,21 @@ _RUN = pytest.StashKey["Run"]()
 
 @dataclass(frozen=True)
 class Bars:
+    """The figures that a run has to reach; None asks for nothing."""
+
     pass_rate: float | None = None
     """Share of the rollouts whose score is at least the pass threshold; failures do not pass."""
     mean: float | None = None
+    """Mean score; failures count as 0."""
     max_failed: float | None = None
     """Share of rollouts that may fail: a failure of the infrastructure is no bad answer."""
     score: str | None = None
+    """Name of the score; default: the first."""
     strict: bool = False
     """Ask for the lower end of the interval, not the upper one, to reach the bar."""
 
     def missed(self, report: Report, deciding: Report | None = None) -> list[str]:
+        """Return each missed bar as a sentence. `deciding`: the figures without rows in quarantine."""
         if report.stopped:
             return [f"the run stopped: {report.stopped}"]
         report = deciding or report
@@ -84,6 +96,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def osmosis_run(request: pytest.FixtureRequest) -> Run:
+    """Return the finished `Run` of the test's `osmosis` marker."""
     mark = request.node.get_closest_marker(_MARK)
     if mark is None or mark.args:
         pytest.fail("osmosis_run needs @pytest.mark.osmosis(agent=..., dataset=..., model=...)", pytrace=False)

@@ -73,7 +73,7 @@ def split_help(text: str) -> tuple[str, list[str]]:
 
 
 def _argument(param: Any) -> str:
-    name = (param.metavar or param.name or "").upper().strip("[]").removesuffix("...")
+    name = re.sub(r"^\[(.*)\]$", r"\1", (param.metavar or param.name or "").upper().removesuffix("..."))
     text = f"{name}..." if param.nargs == -1 else name
     return text if param.required else f"[{text}]"
 

@@ -1,3 +1,6 @@
+"""Cached environments and wheels that nobody uses any more. The time of a marker file is that of the last use. A user
+of an environment holds its lock and touches the marker, so removal checks again under the lock."""
+
 import os
 import shutil
 import time

@@ -26,7 +26,8 @@ _DRAFTS = itertools.count()
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> Iterator[BinaryIO]:
-    """Yield a draft that replaces `path` when the block succeeds. With `durable`, it is on the disk then."""
+    """Yield a draft that replaces `path` when the block ends, and is removed if the block raises. `mode`: permission
+    bits from the first byte on; None: by the umask. With `durable`, content and name are on the disk on return."""
     draft = draft_path(path)
     try:
         with _create(draft, mode) as file:
@@ -145,7 +146,8 @@ _DATABASES = ("database or disk is full", "no space left on device", "could not 
 
 
 def find_full_disk(problem: BaseException, *, where: str) -> DiskFull | None:
-    """Return the error to show if a full disk, quota or size limit caused `problem`, however deeply wrapped."""
+    """Return the error to show if a full disk, quota or file-size limit caused `problem`, however deeply wrapped; else
+    None. `where` names the machine."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:

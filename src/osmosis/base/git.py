@@ -101,7 +101,9 @@ class Git:
     cwd: Path | None = None
     environ: Mapping[str, str] = field(default_factory=users_environ, repr=False)
     git_dir: Path | None = None
+    """A bare repository; None: the one that git finds from `cwd`."""
     timeout_s: float | None = None
+    """Seconds for one command, which is then killed with its children. None: no limit."""
     own_group: bool = False
     max_file_bytes: int | None = None
     """Bytes of the largest file that git may write (Linux), else `GitTooLarge`. A fetch writes one file."""

@@ -23,6 +23,7 @@ PATIENCE_S = 60.0
 LEAST_BYTES = 256
 """Bytes between two checks; fewer are no progress."""
 MAX_HEAD = 64 * 1024
+"""Bytes of a request line and its headers."""
 FRAMES_PER_BODY = 4
 """Bytes of chunk frames per byte of body, beyond `MAX_HEAD`."""
 
@@ -105,6 +106,8 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class HostNames:
+    """Accepted names besides loopback: `example.com`, `*.example.com` (subdomains), `*` (any)."""
+
     def __init__(self, names: Iterable[str] = ()) -> None:
         patterns = {name.strip().lower().rstrip(".") for name in names if name.strip()}
         self._any = "*" in patterns

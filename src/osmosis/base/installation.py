@@ -97,6 +97,7 @@ class Wheel:
 
 
 def build_wheel(cache_dir: Path) -> Wheel:
+    """Build the wheel in `cache_dir/wheels/<hash>/`, unless it exists. Safe to call from several processes at once."""
     dist = _distribution()
     files = {name: path.read_bytes() for name, path in _package_files(dist)}
     base = dist.version.partition("+")[0]

@@ -48,7 +48,8 @@ def objects_in(value: object) -> list[JsonObject]:
 
 
 def copy_as_json(value: object, place: str = "", refused: list[str] | None = None) -> object:
-    """Copy as text, 64-bit numbers, lists and dicts; places and reasons of what could not be kept go to `refused`."""
+    """Copy `value` as valid text, 64-bit numbers, lists and dicts with text keys. A mark stands for what could not be
+    kept; its place and the reason are added to `refused` (`messages[3].content: it contains itself`)."""
     return _Plain([] if refused is None else refused).of(value, place, 0)
 
 

@@ -10,6 +10,8 @@ POLL_S = 0.2
 
 
 class FileLock:
+    """The lock `path`; creates folders above it. Two locks of one file exclude each other inside a process, too."""
+
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = filelock.FileLock(path, mode=mode, thread_local=False)

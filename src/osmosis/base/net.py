@@ -26,7 +26,8 @@ _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address | str) -> bool:
-    """Return whether an address is of the internet, also inside IPv6 (mapped; 6to4, RFC 3056; NAT64, RFC 6052)."""
+    """Return whether an address is one of the internet: not of this machine, its networks or its cloud, also not inside
+    an IPv6 address (mapped; 6to4, RFC 3056; NAT64, RFC 6052)."""
     parsed = embedded_address(ipaddress.ip_address(address))
     if any(parsed in network for network in _CLOSED if network.version == parsed.version):
         return False
@@ -61,7 +62,8 @@ def parse_host(text: str) -> str:
 
 
 def backoff_delay(failures: int, *, base_s: float, max_s: float, asked_s: float | None = None) -> float:
-    """Return seconds to wait after `failures`: half to all of `base_s` doubled each time, at least `asked_s`."""
+    """Return the seconds to wait after the `failures`-th failure in a row (from 1): between half and all of `base_s`
+    doubled each time, at least `asked_s`, at most `max_s`."""
     ceiling = min(max_s, base_s * 2.0 ** min(failures - 1, 30))
     return max(random.uniform(ceiling / 2, ceiling), min(asked_s or 0.0, max_s))
 

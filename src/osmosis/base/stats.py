@@ -9,7 +9,8 @@ DEFAULT_KS = (1, 3, 5, 10)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the unbiased chance that at least one of `k` attempts passed (Chen et al. 2021, arXiv:2107.03374)."""
+    """Return the chance that at least one of `k` attempts, drawn from `n` of which `c` passed, passed. Unbiased (Chen
+    et al. 2021, arXiv:2107.03374): `1 - C(n-c, k) / C(n, k)`."""
     if c <= 0:
         return 0.0
     if n - c < k or n <= k or c >= n:
@@ -24,6 +25,8 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 
 class Spread(NamedTuple):
+    """`std` is that of the population."""
+
     mean: float
     std: float
     min: float
@@ -68,6 +71,8 @@ _NOTHING = 1e-100
 
 
 class Rows(NamedTuple):
+    """Equal rows: sum and number of the values of one row, and the number of such rows."""
+
     total: float
     size: float
     rows: float
@@ -83,8 +88,9 @@ class Tails(NamedTuple):
 
 
 class BoundedMean:
-    """The mean of all values of some rows, between `low` and `high`. `mid`: half of the chance of the very sample
-    counts (the mid-p of Lancaster 1961); of differences it is the test of Fagerland, Lydersen and Laake (2013)."""
+    """The mean over all values of some rows, each value between `low` and `high`. `mid`: half of the chance of the very
+    sample seen counts (the mid-p of Lancaster 1961), which is less cautious: of differences -1, 0 and 1 it is the test
+    of Fagerland, Lydersen and Laake (2013)."""
 
     def __init__(self, rows: Iterable[tuple[float, float]], low: float, high: float, *, mid: bool = False) -> None:
         if not low < high:

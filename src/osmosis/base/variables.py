@@ -17,6 +17,8 @@ class SettingsError(ValidationError, ValueError): ...
 
 @dataclass(frozen=True, slots=True)
 class Variable:
+    """Field metadata: the variable that sets it; an empty variable sets nothing."""
+
     name: str
 
 
@@ -35,6 +37,8 @@ class GivenEnvironment(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
+    """Settings that read `environ`, never the environment of the process. Raises `SettingsError`."""
+
     model_config = SettingsConfigDict(frozen=True)
 
     environ: Mapping[str, str] = Field(default_factory=dict, repr=False)

@@ -36,6 +36,8 @@ class ExportedRun(Record):
 
 
 class Point(NamedTuple):
+    """Values of a step; of an evaluation a step is a rollout, in the order in which they ended."""
+
     step: int
     at: float
     """Unix time, the same whenever it is sent."""

@@ -149,6 +149,7 @@ def is_log(path: Path) -> bool:
 
 
 def read(path: Path) -> list[LoggedRun]:
+    """Return the run of a log; its samples are read when they are iterated. Raise ValidationError."""
     try:
         if path.suffix == ".eval":
             header, samples = _read_zip(path)

@@ -28,7 +28,9 @@ class LoggedRun:
     """The tool and what it evaluated: `inspect_ai:arithmetic`."""
     model: str
     rollouts: Iterable[LoggedRollout]
+    """In any order; read once."""
     scores: list[str] = field(default_factory=list)
+    """Names of the scores, the primary one first."""
     created_at: datetime | None = None
     params: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
@@ -41,6 +43,7 @@ class LoggedRun:
 def logged(
     row: JsonObject, messages: list[Message], scores: dict[str, Score], failure: Failure | None = None, **more: object
 ) -> LoggedRollout:
+    """Return an attempt; without a failure and without any score, it counts in no mean."""
     status = RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS if scores else RolloutStatus.SKIPPED
     fields: JsonObject = {"rollout_id": "", "row_index": 0, "attempt": 0, **more}
     return LoggedRollout(row, Rollout(**fields, status=status, messages=messages, scores=scores, failure=failure))
@@ -130,6 +133,7 @@ def numeric(value: object) -> float | None:
 
 
 def unscored(name: str, tool: str) -> Score:
+    """Return the score of a scorer that gave none: it is never a zero."""
     message = f"{tool} stored no value for {name!r}"
     return Score(name=name, failure=Failure(phase=Phase.SCORE, category=Category.UNKNOWN, message=message))
 

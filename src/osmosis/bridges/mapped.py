@@ -32,6 +32,7 @@ SAMPLE = 100
 
 
 def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
+    """Return `{"score": "grade.value"}` of `score=grade.value`; raise UsageError."""
     mapping: dict[str, str] = {}
     for pair in pairs:
         name, separator, column = pair.partition("=")

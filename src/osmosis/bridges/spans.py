@@ -19,6 +19,7 @@ class TracedCall:
     """`TRACE:SPAN`, in hexadecimal."""
     model: str
     messages: list[Message]
+    """Empty where the application did not capture content."""
     answer: str
 
 

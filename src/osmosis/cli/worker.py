@@ -65,7 +65,7 @@ class WorkerFlags:
     name: Annotated[str | None, Option(help="Name of the worker [default: the host name]")] = None
     max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
     labels: Annotated[
-        list[str] | None, Option("--label", help="KEY=VALUE to ask for, such as gpu=a100; may be repeated")
+        list[str] | None, Option("--label", help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
     ] = None
     data_dir: Annotated[
         Path | None, Option(help="Folder for checkouts, environments and journals [default: the user data folder]")
@@ -180,7 +180,7 @@ def list_workers() -> ListResult:
 @app.command("delete")
 def delete(
     name: Name,
-    after_jobs: Annotated[bool, Option("--drain", help="Give it no more jobs: it exits after its own")] = False,
+    after_jobs: Annotated[bool, Option("--drain", help="Give it no more jobs: it exits when its own are done")] = False,
 ) -> OperationResult:
     """Remove a worker at once. It exits, and its jobs continue on other workers with what they have stored.
 

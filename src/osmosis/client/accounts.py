@@ -198,7 +198,8 @@ class Sync(Section):
     def wait_for(
         self, commit: str, branch: str | None = None, *, timeout_s: float = TIMEOUT_S, said: Said = lambda _: None
     ) -> SyncState:
-        """Poll until the platform has this commit of the branch, starting one sync. Raise PlatformError, Conflict."""
+        """Poll until the platform has this commit of the branch (None: the default branch), starting one sync. Raise
+        PlatformError when the sync failed or time is over, Conflict when the platform synced another commit."""
         deadline = time.monotonic() + timeout_s
         started, last = False, ""
         while (state := self.state()).synced(branch) != commit:

@@ -1,4 +1,6 @@
-"""Logins in `credentials.json` (0600), their tokens there or in the OS keyring; `OSMOSIS_TOKEN` comes first."""
+"""Logins: `OSMOSIS_TOKEN`, else a stored login; for each platform one for all its workspaces, others for a single one.
+A login is in `credentials.json` (0600, in a 0700 folder), its token there or in the OS keyring. An unreadable store is
+put aside before anything is written, never overwritten, never mistaken for "logged out"."""
 
 import contextlib
 import hashlib
@@ -34,6 +36,7 @@ class Login:
     url: str
     token: str = field(repr=False)
     user: dict[str, object] = field(default_factory=dict)
+    """`id`, `email`, `name`."""
     token_id: str | None = None
     expires_at: str | None = None
     created_at: str | None = None
@@ -45,6 +48,7 @@ class Login:
     organization: dict[str, object] = field(default_factory=dict)
     """`id`, `name`, `role` and `identity` of the single workspace that it is for; empty: it is for all."""
     workspaces: list[dict[str, object]] = field(default_factory=list)
+    """`id`, `name` and `role` of this person's workspaces at login."""
 
     @property
     def workspace(self) -> str | None:

@@ -26,7 +26,9 @@ TIMEOUT_S = 30.0
 
 
 class Http:
-    """`auth_hint` is what to type when the platform refuses a token that no login replaces."""
+    """`identity` (`owner/repo`) or `workspace` selects the workspace. `warn(code, message)` receives the platform's
+    notices about versions. `auth_hint` is what to type when the platform refuses a token that no login replaces.
+    `ca_file` replaces the public certificates."""
 
     def __init__(
         self,

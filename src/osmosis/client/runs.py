@@ -23,7 +23,8 @@ R = TypeVar("R", bound=Record)
 
 
 class Runs(Section):
-    """The runs of one kind. Reading methods also accept the beginning of a name, or `latest`."""
+    """The runs of one kind; `noun` is their path. Reading methods also accept the beginning of a name, or `latest`;
+    changing ones need the name. `platform:NAME` is the same as NAME."""
 
     noun: ClassVar[str]
     listed: ClassVar[type[run_api.RunPage]]
@@ -87,7 +88,8 @@ class Runs(Section):
         self._call("DELETE", self._path(name, f"share-links/{link_id}"))
 
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
-        """Return one page, oldest first within it: the last lines, or with `newer` the first ones."""
+        """Return one page, oldest first within it. Without a cursor: the last lines, or with `newer` the first ones.
+        `next_cursor` goes on in that direction."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._get(LogPage, name, "logs", params)
 
@@ -127,7 +129,8 @@ class EvalRuns(Runs):
     figures = run_api.EvalMetrics
 
     def retry(self, name: str, request: run_api.RetryRun) -> run_api.RetriedRun:
-        """Retry failed and skipped rollouts. Raise NothingToRetry, or Conflict when the budget is spent."""
+        """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
+        when the run has spent its budget and no larger one is given."""
         return self._read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
 
     def rollouts(

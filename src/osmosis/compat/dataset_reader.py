@@ -73,6 +73,7 @@ def dataset_row_to_request(
     rollout_id: str | None = None,
     metadata_overrides: Mapping[str, object] | None = None,
 ) -> RolloutRequest:
+    """Build the request a trainer would send for this row: system and user message, every other column as metadata."""
     messages = [
         {"role": role, "content": row[column]}
         for role, column in (("system", "system_prompt"), ("user", "user_prompt"))

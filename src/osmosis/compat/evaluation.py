@@ -80,6 +80,8 @@ class EvalRowResult:
 
 @dataclass
 class EvalEvalSummary:
+    """One eval function over all runs; missing scores count 0.0, the deviation is the population's."""
+
     mean: float
     std: float
     min: float

@@ -38,6 +38,7 @@ class WorkspaceCredentials:
     access_token: str = field(repr=False)
     user: JsonObject
     expires_at: datetime
+    """Has a time zone."""
     organization: JsonObject = field(default_factory=dict)
     created_at: datetime | None = None
     token_id: str | None = None
@@ -83,6 +84,7 @@ class LoginResult:
 
 
 def login(no_browser: bool = False, timeout: float = LOGIN_TIMEOUT_SECONDS) -> LoginResult:
+    """Log in by a code that is approved in a browser, and store the login; raise `LoginError` when nobody approves."""
     url = platform_url(os.environ)
     with PlatformClient(url, None, ca_file=CredentialStore(os.environ).ca_file(url)) as client:
         offer = client.accounts.authorize(socket.gethostname())

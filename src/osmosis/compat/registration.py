@@ -52,6 +52,7 @@ class Registration:
     port: int
     agent_name: str
     api_key: str | None = None
+    """The rollout server's own key, for the platform's health check."""
     public_host: str | None = None
 
 
@@ -186,6 +187,7 @@ class Registrar:
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResult:
+    """Parse the platform's answer; `status` is `refused` when a retry cannot help, `error` when it can."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -84,12 +84,15 @@ class KeyedRollout(Protocol):
 
 
 class Matching:
+    """Finds the present row of each stored rollout, by key, content or place; `moved`: the rows that changed."""
+
     def __init__(self, rows: SelectedRows) -> None:
         self.rows = rows
         self.moved: dict[str, tuple[str, int]] = {}
         self._known: dict[str, str | None] = {}
 
     def key_of(self, stored: KeyedRollout) -> str | None:
+        """Return None when no present row has this key or this content."""
         key = stored.row_key or ""
         if self.rows.places.get(key) == stored.row_index:
             return key

@@ -74,6 +74,7 @@ class RowFault:
     message: str
     key: str = ""
     ends: bool = False
+    """Nothing after this place can be read."""
 
 
 def normalize_row(data: object, usual: dict[tuple[str, ...], bool]) -> object:

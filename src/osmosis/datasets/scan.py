@@ -73,6 +73,7 @@ class DatasetFacts:
     notes: list[BrokenRule] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     by_id: bool = False
+    """True when rows are keyed by their column `id`, False by their content."""
     columns: list[str] = field(default_factory=list)
     preview: list[dict[str, Any]] = field(default_factory=list)
     kept: list[KeptRow] | None = None

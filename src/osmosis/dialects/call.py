@@ -67,6 +67,7 @@ class Envelope:
     model: str
     handle: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     claim: Callable[[str], str] = str
+    """Returns the id to use for a tool call, unlike all others of the conversation."""
     raw_id: str | None = None  # the provider's id of the reply, where it is known before the first event
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -1,4 +1,5 @@
-"""Report what hangs, by file and line; interrupt code past its time limit, and end the process past the run's."""
+"""Report what hangs: a rollout that stays in one stage, and code that blocks the event loop, by file and line. Such
+code is interrupted past its time limit, and past that of the run its process is ended."""
 
 import asyncio
 import contextlib

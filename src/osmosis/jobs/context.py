@@ -161,6 +161,7 @@ class Job(ABC):
         """Run all stages. Raise `JobFailed` when a stage cannot go on; cancelling cuts it off."""
 
     def report(self) -> Report | None:
+        """Return the figures so far, also of a stopped or failed run."""
         return None
 
     def stop(self) -> float:

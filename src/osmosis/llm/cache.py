@@ -23,6 +23,8 @@ _REMEMBERED = 100_000
 
 
 class CachedModel:
+    """Asks `inner` once per distinct question; stores one small file per answer under `folder`."""
+
     def __init__(self, inner: Model, folder: Path) -> None:
         self.spec = inner.spec
         self.inner = inner
@@ -76,6 +78,8 @@ _COMPARED = ("role", "content", "tool_calls", "tool_call_id")
 
 
 class ReplayModel:
+    """Answers from `spec.name`, the path of a journal's `rollouts.jsonl` or of its folder."""
+
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         path = Path(spec.name)

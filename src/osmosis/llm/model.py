@@ -69,6 +69,7 @@ class Model(Protocol):
 
     spec: ModelSpec
 
-    async def complete(self, request: ChatRequest) -> Completion: ...
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Return the answer; raise `errors.ModelError` whose `category` is a `Category` value."""
 
     async def close(self) -> None: ...

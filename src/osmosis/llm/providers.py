@@ -15,6 +15,8 @@ from osmosis.records.run.plan import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Price:
+    """US dollars per token."""
+
     prompt: float
     completion: float
     cached: float | None = None

@@ -238,7 +238,7 @@ class DecideOptions(EvaluateOptions, total=False):
     """Keywords of `decide`: those of `evaluate`, and these."""
 
     arms: Mapping[str, Keywords]
-    """By name, how each arm differs: keywords of `evaluate`. Every other name in a question is a model."""
+    """The keywords of `evaluate` that each arm changes, by its name. Other names in a question are models."""
     max_cost: float
     """US dollars, all arms together."""
     max_rollouts: int

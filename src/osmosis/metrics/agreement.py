@@ -33,6 +33,7 @@ class Agreement:
     rate: float
     rate_interval: Interval | None
     kappa: float | None
+    """Absent when both always give the same verdict."""
     kappa_interval: Interval | None
     bias: float
     """The judge's pass rate minus the people's: above 0, the judge is too kind."""
@@ -112,6 +113,7 @@ Verdicts = dict[tuple[str, str], list[Verdict]]
 class Calibrated:
     score: str
     score_hash: str
+    """Hash of the rubric or function that scored; empty when none was stored."""
     found: Agreement
 
 

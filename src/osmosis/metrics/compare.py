@@ -42,6 +42,8 @@ class Flip:
 
 @dataclass(slots=True)
 class SetAside:
+    """A quarantined row: its means in both runs, None without a score."""
+
     row_index: int
     key: str
     mean_a: float | None
@@ -56,6 +58,7 @@ class Comparison:
     only_a: int
     only_b: int
     mean_a: float
+    """Mean over rows."""
     mean_b: float
     difference: float
     interval: Interval | None
@@ -63,6 +66,7 @@ class Comparison:
     """Pairs that both ran and only B has a score for."""
     failed_b: int
     difference_failures_0: float
+    """B minus A over all pairs that both ran, failures as 0."""
     interval_failures_0: Interval | None
     pass_rate_a: float
     pass_rate_b: float
@@ -72,6 +76,7 @@ class Comparison:
     p_value: float | None
     """Two-sided, of the verdict: below 1 - level exactly when it is `better` or `worse`. None with too few rows."""
     p_value_flips: float
+    """Two-sided, of the difference of the pass rates by row."""
     verdict: Verdict
     flips: list[Flip] = field(default_factory=list)
     by_row: list[tuple[int, float, float]] = field(default_factory=list)
@@ -81,7 +86,9 @@ class Comparison:
     detectable: float | None = None
     """Smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
     trained_rows: int = 0
+    """Rows of these that a model of the two runs was trained on."""
     unseen: "Comparison | None" = None
+    """The comparison of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
 

@@ -1,6 +1,8 @@
-"""Find rewards that can be had for nothing. On the scale of the shares 0 is what the least of the worthless answers
-earns, 1 what the best form of the ground truth earns. The reward may be a judge that wavers: whatever seems to be free
-is scored again, and it is an error only where the new scores show it."""
+"""Find rewards that can be had for nothing. A reward scores two kinds of answer, made of a dataset's rows: forms of the
+ground truth (bare, in a sentence, boxed, ...), and worthless answers (empty, a constant, another row's truth, the
+prompt, praise for the judge, ...), which have to earn nothing. On the scale of the shares 0 is what the least of the
+worthless answers earns, 1 what the best form of the truth earns. The reward may be a judge that wavers: whatever seems
+to be free is scored again, and it is an error only where the new scores show it. Calls nothing."""
 
 import re
 from collections import Counter
@@ -68,6 +70,7 @@ class Probed:
     low: float | None
     high: float | None
     share: float | None
+    """Share of the reward, on the scale of the module docstring; None where there is no such scale."""
     failed: int
     example: JsonObject | None = None
     """The row at which it earned most: `row_index`, `answer`, `value`."""

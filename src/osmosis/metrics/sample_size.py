@@ -13,14 +13,18 @@ Rows = Sequence[Sequence[float]]
 MOST_ROWS = 1_000_000
 MOST_ATTEMPTS = 1_000
 _STEPS = 14
+"""Halvings of the scale: more digits than are shown."""
 _SAMPLED = 2_000
 """More rows are computed as so many, less by the root of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
+    """Variances of a score, estimated from one or two runs."""
+
     rows: int
     attempts: float
+    """Mean number at a row."""
     between: float
     """Variance of the rows' true means; 0 with single attempts, which cannot tell it from that within rows."""
     within: float

@@ -20,10 +20,12 @@ _NORMAL = NormalDist()
 @dataclass(frozen=True, slots=True)
 class Difference:
     tested: BoundedMean | None
+    """Absent when all scores are equal, on a scale that is not known."""
     level: float
     """Higher where several differences are looked at (Bonferroni)."""
     enough: bool
     error: float = 0.0
+    """Standard error of the mean difference."""
 
     @property
     def tails(self) -> Tails:

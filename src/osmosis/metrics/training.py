@@ -20,6 +20,7 @@ from osmosis.records.run.report import Interval
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2
 NO_SIGNAL = 0.05
+"""Share of groups with signal below which, by the upper end of its interval, nothing can be learned."""
 MANY_TRUNCATED = 0.1
 CLOSE_TO_LIMIT = 0.5
 
@@ -40,6 +41,7 @@ class Gate:
     groups: int
     """Rows with at least two scored attempts."""
     no_signal: float | None
+    """Absent without such rows."""
     signal: float | None
     """Share of the training's groups whose rewards will differ; None where every row has one attempt."""
     signal_interval: Interval | None
@@ -57,6 +59,7 @@ class Gate:
 
 
 def will_it_train(config: TrainingConfig, plan: TrainingPlan, tried: Sequence[Tried], *, at_once: int | None) -> Gate:
+    """Judge whether training can learn; `tried` is empty without an evaluation, `at_once` is its concurrency."""
     scored: dict[str, list[float]] = defaultdict(list)
     for attempt in tried:
         if attempt.reward is not None:
@@ -315,6 +318,7 @@ SUMS: Sequence[tuple[str, str, str, Format, int]] = (
     ("train/trained_tokens", "trained_tokens", "Trained tokens", "count", 1),
     ("perf/update_s", "update_ms", "Time in updates", "ms", 1000),
 )
+"""Curves that are added up over the steps: key, name, label, format and factor."""
 
 
 def training_figures(

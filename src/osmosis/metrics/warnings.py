@@ -25,6 +25,7 @@ class Finding:
 
 
 def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]:
+    """Yield warnings, the most general first; `over`: the run has ended; `report` is None before the first one."""
     messages = []
     if model.startswith("offline/") and model not in (NO_MODEL, SMOLLM2):
         messages.append(f"{model} is a rule-based stand-in, not a language model.")

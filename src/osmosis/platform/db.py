@@ -176,7 +176,9 @@ class Database:
             yield session
 
     def migrate(self, revision: str = HEAD) -> None:
-        """Bring the tables to this revision. Raise Conflict, and change nothing, for an unknown one."""
+        """Bring the tables to this revision, or an empty database to an earlier one. Safe when several processes start
+        at once. Raise Conflict, and change nothing, for a database that this version cannot read or whose rows would
+        not fit."""
         current = self.revision()
         if current == revision:
             return

@@ -84,6 +84,7 @@ class LogSlice:
             raise ValidationError("not a cursor from an earlier answer", field="cursor")
 
     def fetch(self, session: Session, table: type[Line], owner: sa.ColumnElement[bool]) -> LogPage:
+        """Return a page of a log, oldest first; a follower continues at `latest_cursor`."""
         query = sa.select(table).where(owner)
         position = int(self.cursor) if self.cursor else None
         older = self.direction == "older"

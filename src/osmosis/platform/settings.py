@@ -26,6 +26,7 @@ Words = Annotated[
     BeforeValidator(lambda value: [word.strip() for word in value.split(",")] if isinstance(value, str) else value),
     AfterValidator(lambda words: tuple(filter(None, words))),
 ]
+"""Words, which a variable separates by commas."""
 LogFormat = Literal["text", "json"]
 BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?\Z")
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -136,6 +137,7 @@ class PlatformSettings(Settings):
     keep_artifacts_days: Annotated[Days, Variable("OSMOSIS_KEEP_ARTIFACTS_DAYS")] = None
     """The files that its rollouts left."""
     keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None
+    """The log of a run that is over."""
     keep_caches_days: Annotated[Days, Variable("OSMOSIS_KEEP_CACHES_DAYS")] = 14
     """Environments, wheels, uv's caches and fetched models that no run has used for so long."""
     keep_calls_days: Annotated[Days, Variable("OSMOSIS_KEEP_CALLS_DAYS")] = 30
@@ -151,19 +153,23 @@ class PlatformSettings(Settings):
     lease_s: float = Field(default=60.0, gt=0)
     """A run whose job says nothing for this long is taken over."""
     poll_s: float = Field(default=0.5, gt=0)
+    """How often the worker looks for work when it has none."""
     stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
     training_stop_grace_s: float = Field(default=330.0, ge=0)
     """The same of a training job, which finishes the update of its weights and saves a checkpoint."""
     max_starts: int = Field(default=3, ge=1)
+    """How often one run is started before it is declared failed."""
     start_pause_s: float = Field(default=5.0, ge=0)
     """About how long a job waits after a start that its executor refused; twice as long after the next, and so on."""
     job_command: tuple[str, ...] = (sys.executable, "-m", "osmosis.jobs")
+    """The job process; `--run URL` is appended. Tests pass a fake."""
     part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Uploads above twice this size are sent in parts of it."""
     inline_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     """Datasets up to this size are checked within the request; larger ones afterwards, in the background."""
     url_lifetime_s: int = Field(default=900, ge=1)
+    """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     remote_allow: tuple[str, ...] = ()
@@ -221,6 +227,7 @@ class PlatformSettings(Settings):
         return value
 
     def refuse_open_http(self) -> None:
+        """Raise UsageError if tokens and secrets would cross a network in the open."""
         hint = "put https in front and say --public-url https://NAME; in a network you trust: --insecure-http"
         if self.public_url and not self.public_url.startswith("https://") and not is_loopback(self.public_url):
             raise UsageError(f"{self.public_url} is plain http: whoever is in between reads tokens", hint=hint)
@@ -248,6 +255,7 @@ class PlatformSettings(Settings):
 
     @property
     def host_names(self) -> tuple[str, ...]:
+        """Return the platform's names besides loopback, without addresses such as 0.0.0.0."""
         own = [self.host] if self.host not in WILDCARDS else []
         return (*own, *(parse_host(url) for url in (self.public_url, self.job_url) if url), *self.allowed_hosts)
 

@@ -1,4 +1,6 @@
-"""Start a sandboxed process, which waits before its first instruction until its limits and network are set."""
+"""Start a sandboxed process: prepare it, let the caller start it, then set limits and network and let it run. A sandbox
+waits before its first instruction until its limits are set and its network works. The caller starts the process itself,
+from a thread that lives as long: bubblewrap ends with the thread that started it."""
 
 import contextlib
 import json

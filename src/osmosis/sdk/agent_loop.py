@@ -32,6 +32,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
 class CompletionsResult:
     message: Message
     token_ids: list[int]
+    """Empty when the server sends none."""
     logprobs: list[float]
     usage: dict[str, int]
     """`prompt_tokens`, `completion_tokens`, `total_tokens`."""
@@ -91,6 +92,7 @@ class RolloutContext:
     _num_tool_calls: int = 0
     _debug_dir: str | os.PathLike[str] | None = None
     prompts: Mapping[str, str] = field(default_factory=lambda: Prompts(Path("prompts")))
+    """The texts of `prompts/NAME.md` beside the agent loop, by name."""
     _trace: "_Trace | None" = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,8 +190,9 @@ class _Trace:
 
 
 class RolloutAgentLoop(ABC):
-    """Base class of an agent loop; give each a `name`. One instance serves all rollouts: keep nothing of one on
-    `self`."""
+    """Base class of an agent loop. One instance serves all rollouts, so keep nothing of a rollout on `self`.
+
+    Set `name` on every subclass that can be used; an abstract subclass needs none."""
 
     name: str
 

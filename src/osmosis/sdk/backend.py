@@ -254,6 +254,7 @@ class LocalBackend:
     async def run(
         self, task: WorkflowTask, *, ask: Ask | None = None, on_state: OnState | None = None
     ) -> ExecutionResult:
+        """Do as `execute` does, with `ctx.chat()` answered by `ask` instead of the endpoint."""
         report_state = on_state or ignore_state
         return await self.slots.run(lambda: self._run(task, report_state, ask), report_state)
 

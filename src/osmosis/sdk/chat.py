@@ -158,6 +158,7 @@ class ChatClient:
         on_piece: Callable[[Piece], None] | None = None,
         **params: object,
     ) -> ChatCompletion:
+        """Call the model once and return its answer; `ModelError` when there is no usable one."""
         params = {name: value for name, value in params.items() if name not in STREAMING}
         offered = [_tool_dict(tool) for tool in tools] if tools else None
         if self.ask is not None:

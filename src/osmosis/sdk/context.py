@@ -49,6 +49,7 @@ class WorkflowRollout:
         self._tokens: list[Token[WorkflowRollout | None]] = []
 
     def set_sample_source(self, source: SampleSource) -> None:
+        """Register the source of the sample; `ValueError` the second time."""
         if self._source is not None:
             raise ValueError("this rollout already has a sample source: one conversation per rollout")
         self._source = source
@@ -76,6 +77,7 @@ class WorkflowRollout:
 
 
 def get_rollout_context() -> WorkflowRollout | None:
+    """Return the rollout this code runs in, or None outside of one."""
     return _current.get()
 
 
@@ -109,13 +111,16 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
     ) -> None:
         super().__init__(artifacts_dir)
         self.prompt = prompt
+        """The opening messages: the optional system prompt, then the user's."""
         self.config = config
         self.metadata = metadata or {}
         self.prompts = Prompts(Path("prompts")) if prompts is None else prompts
+        """The texts of `prompts/NAME.md` beside the workflow, by name."""
         self._rollout = rollout
 
     @property
     def rollout(self) -> WorkflowRollout:
+        """Return the running rollout; `RuntimeError` outside of one."""
         rollout = self._rollout or get_rollout_context()
         if rollout is None:
             raise RuntimeError("no rollout is running: this works only inside `AgentWorkflow.run`")
@@ -140,8 +145,10 @@ class GraderContext(_Context):
     ) -> None:
         super().__init__(artifacts_dir)
         self.label = label
+        """The row's ground truth."""
         self.sample = sample
         self.project_path = project_path
+        """Folder of the rollout's code."""
         self.metadata = metadata or {}
         self.config = config
         self.rollout_id = rollout_id
@@ -149,7 +156,9 @@ class GraderContext(_Context):
     def set_reward(
         self, reward: float | Score, *, reason: str | None = None, parts: Mapping[str, float] | None = None
     ) -> None:
-        """Set the reward with its reason and parts, or a `Score`; `ValueError` unless finite, or without a sample."""
+        """Set the sample's reward, its reason and its parts; a `Score` brings all three.
+
+        `ValueError` unless it is a finite number, or when there is no sample."""
         if self.sample is None:
             raise ValueError("the rollout has no sample to set a reward on")
         if isinstance(reward, Score):

@@ -23,6 +23,8 @@ class OsmosisServerError(OsmosisRolloutError):
 
 
 class OsmosisValidationError(OsmosisRolloutError):
+    """The server refused the request (4xx)."""
+
     def __init__(self, message: str, status_code: int = 400) -> None:
         super().__init__(message, status_code=status_code)
         self.status_code = status_code
@@ -37,6 +39,8 @@ class AgentLoopNotFoundError(OsmosisRolloutError):
 
 
 class ToolExecutionError(OsmosisRolloutError):
+    """A tool failed; `tool_call_id` and `tool_name` are None when not known."""
+
     def __init__(self, message: str, tool_call_id: str = "", tool_name: str = "") -> None:
         super().__init__(message)
         self.tool_call_id = tool_call_id

@@ -57,6 +57,8 @@ class Verdict:
 
 
 class Judge:
+    """A judge for many questions: one connection, made at the first question, and one key."""
+
     def __init__(
         self,
         model_info: Mapping[str, object],
@@ -170,6 +172,7 @@ class JudgeQuestion:
     solution: str
     low: float
     high: float
+    """Bounds of the score, inclusive."""
     system_prompt: str | None = None
     original_input: str | None = None
     ground_truth: str | None = None

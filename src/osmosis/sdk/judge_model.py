@@ -29,6 +29,7 @@ _LITELLM_NAMES = {"google": "gemini"}
 
 class ModelInfo(TypedDict, total=False):
     provider: str
+    """The provider's name in LiteLLM, or `offline` for the stand-in."""
     model: str
     api_key: str
     api_key_env: str
@@ -44,10 +45,14 @@ class ModelInfo(TypedDict, total=False):
 
 
 class MissingAPIKeyError(OsmosisError, RuntimeError):
+    """No key for the judge; the text names the variable to set."""
+
     code = "VALIDATION"
 
 
 class ProviderRequestError(OsmosisError, RuntimeError):
+    """The judge did not answer, or gave no usable verdict."""
+
     code = "MODEL_ERROR"
 
     def __init__(self, provider: str, model: str, detail: str) -> None:

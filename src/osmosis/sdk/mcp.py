@@ -36,6 +36,8 @@ PING_TIMEOUT_S = 5.0
 
 
 class McpTools:
+    """A connection to an MCP server. `async with McpTools("./mcp") as tools:`"""
+
     def __init__(
         self,
         source: str | os.PathLike[str],
@@ -83,6 +85,7 @@ class McpTools:
     async def run_calls(
         self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext | None = None
     ) -> list[Message]:
+        """Run an assistant message's tool calls in parallel; return a `tool` message for each, errors included."""
         lost: ToolServerLost | None = None
 
         async def answer(call: Mapping[str, object]) -> Message:

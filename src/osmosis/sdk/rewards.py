@@ -15,9 +15,10 @@ _EMPTY = inspect.Parameter.empty
 
 
 def osmosis_reward(function: F) -> F:
-    """Check that `function` is `(solution_str: str, ground_truth: str, extra_info: dict = None) -> float`; further ones
-    need defaults. At call time `data_source` is dropped and the result must be a finite float. Every rejection is a
-    `TypeError`."""
+    """Check that `function` is `(solution_str: str, ground_truth: str, extra_info: dict = None) -> float`.
+
+    Further parameters with defaults and `**kwargs` are fine, so is `async def`. At call time the keyword
+    `data_source` is dropped and the result must be a finite float. Every rejection is a `TypeError`."""
     signature = Signature(function, _NAME)
     solution, truth, info = signature.first_three(_FORM)
     for parameter, expected in ((solution, str), (truth, str), (info, dict)):

@@ -14,10 +14,13 @@ _FORM = "(solution_str: str, ground_truth: str | None, extra_info: dict) -> floa
 
 
 def osmosis_rubric(function: F) -> F:
-    """Check that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`, without
-    defaults. At call time `data_source` is dropped; when `extra_info` is empty or holds any of provider, model, rubric,
-    the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and it is offered as
-    `extra_info["model_info"]`. Rejections are `TypeError`, bounds `ValueError`, a missing key `MissingAPIKeyError`."""
+    """Check that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`.
+
+    None of the three has a default; further parameters with defaults and `**kwargs` are fine, so is `async def`.
+    At call time: the keyword `data_source` is dropped; when `extra_info` is empty or holds any of provider, model,
+    rubric, the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and it is
+    offered as `extra_info["model_info"]`; the result must be a finite float. Rejections are `TypeError`, bounds
+    `ValueError`, a missing key `MissingAPIKeyError`."""
     signature = Signature(function, _NAME)
     solution, truth, info = signature.first_three(_FORM)
     annotation = signature.annotation(solution)

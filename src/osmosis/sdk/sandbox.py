@@ -60,6 +60,8 @@ class SandboxResult:
 
 
 class Sandbox:
+    """The sandbox of one rollout. Safe to use from several tools at once, also from threads."""
+
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._host: Hosted | None = None
@@ -78,9 +80,11 @@ class Sandbox:
         memory_mb: int = MEMORY_MB,
         network: bool = False,
     ) -> SandboxResult:
-        """Run a program with its arguments, or a shell line, to its end. `files` are written first; `env` is all that
-        is added to the sandbox's own variables. `network` reaches outside hosts, not this machine or private addresses.
-        Memory is that of all processes together. Raise `OsmosisError` when it cannot run at all. Cancelling ends it."""
+        """Run a program with its arguments, or a shell line, to its end.
+
+        `files` are written first. `env` is all that is added to the sandbox's own variables; nothing of this process
+        is inside. `network` reaches outside hosts, not this machine or private addresses. Memory is that of all
+        processes of the command together. Raise `OsmosisError` when it cannot run at all. Cancelling ends it."""
         session_command = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         stop = threading.Event()
         try:
@@ -101,6 +105,7 @@ class Sandbox:
         memory_mb: int = MEMORY_MB,
         network: bool = False,
     ) -> SandboxResult:
+        """Run as `run` does, for tools and score functions that are plain functions, in threads of their own."""
         session_command = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         return self._run(session_command, files or {}, None)
 
@@ -115,6 +120,7 @@ class Sandbox:
         return SandboxResult(done.code, out, err, done.ended.value, done.seconds)
 
     async def write_file(self, path: str, content: str | bytes) -> None:
+        """Write a file, and the folders above it."""
         await in_thread(lambda: self.open().write(path, _bytes(content)))
 
     async def read_file(self, path: str) -> str:
@@ -125,9 +131,11 @@ class Sandbox:
         return await in_thread(lambda: self.open().read(path))
 
     async def list_files(self) -> list[str]:
+        """List the paths of all files, relative to the sandbox's folder."""
         return await in_thread(lambda: self.open().files())
 
     async def workdir(self) -> str:
+        """Return the sandbox's folder as commands see it: where they start."""
         return await in_thread(lambda: self.open().workdir)
 
     @contextlib.asynccontextmanager
@@ -145,6 +153,7 @@ class Sandbox:
             return self._host is not None
 
     async def close(self) -> None:
+        """Remove its files. Later calls raise."""
         with self._lock:
             host, self._host, self._closed = self._host, None, True
         if host is not None:
@@ -217,8 +226,10 @@ GATE = "gate"
 
 @contextlib.asynccontextmanager
 async def open_sandbox(kind: SandboxKind = "auto", *, image: str | None = None) -> AsyncIterator[Sandbox]:
-    """Open a sandbox outside of any rollout, which `get_sandbox` finds inside the block: `auto`, `bubblewrap`,
-    `container` (with an `image` that is on this machine), or `none`, no boundary at all. Raise `SandboxUnavailable`."""
+    """Open a sandbox outside of any rollout, which `get_sandbox` finds inside the block: for a script or test.
+
+    `kind`: `auto`, `bubblewrap`, `container` (with an `image` that is on this machine), or `none`, which is no boundary
+    at all. Raise `SandboxUnavailable` when it does not work here."""
     sandbox = Sandbox(opening_of(SandboxChoice(kind=kind, image=image)))
     await in_thread(sandbox.open)
     async with use_sandbox(sandbox):

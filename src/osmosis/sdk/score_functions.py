@@ -12,7 +12,9 @@ from osmosis.sdk.messages import solution_of
 from osmosis.sdk.user_code import is_async
 
 ScoreFunction = Callable[..., object]
-"""`(solution_str, ground_truth, extra_info)` or `(messages, ground_truth, metadata)`; plain or async."""
+"""`(solution_str, ground_truth, extra_info)` or `(messages, ground_truth, metadata)`, plain or async. Returns a number,
+a `Score`, or a dict of either by name.
+"""
 Rule = Literal["majority", "mean", "median", "min", "max"]
 F = TypeVar("F", bound=ScoreFunction)
 
@@ -20,7 +22,10 @@ _BOUNDS = "__osmosis_score_bounds__"
 
 
 def score_function(*, min: float, max: float) -> Callable[[F], F]:
-    """Declare that every score of the function, or reward of the grader class, is in `min` to `max`, or a failure."""
+    """Declare that every score of the function (or reward of the grader class) lies between `min` and `max`; one
+    outside is a failure.
+
+    Raise ValueError unless `min` is below `max`. The function itself is not changed."""
     low, high = as_float(min), as_float(max)
     if not low < high:
         raise ValueError(f"min must be below max, got {low:g} and {high:g}")
@@ -37,7 +42,8 @@ def bounds_of(function: object) -> tuple[float, float] | None:
 
 
 def takes_conversation(name: str, function: ScoreFunction) -> bool:
-    """Return whether it takes the conversation, not the answer alone; `LoadError` where neither form fits."""
+    """Return whether the function takes the conversation (`messages, ground_truth, metadata`) and not the answer alone.
+    Raise `LoadError` for one that can be called in neither form."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

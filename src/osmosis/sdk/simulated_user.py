@@ -17,10 +17,13 @@ _GREETING: Message = {"role": "user", "content": "Hello, how can I help you?"}
 
 
 class SimulatedUser:
-    """A person who talks to an agent until their goal is reached. `model` is a name (`openai/gpt-5-mini`,
-    `offline/echo`) or a judge's `model_info`; its calls are never trained on, and count in the rollout's `user_usage`.
-    `script` are the first turns, word for word; without a model there are no others. It ends when the person says
-    `stop`, when the agent calls `stop_tool`, or after `max_turns` turns of the person (10, or the script's)."""
+    """A person who talks to an agent until their goal is reached.
+
+    `model` is a name (`openai/gpt-5-mini`, `offline/echo`) or a judge's `model_info`; its key comes from the
+    environment. Its calls are not the rollout's: they are never trained on, and count in the rollout's `user_usage`.
+    `script` are the first turns, word for word; without a model there are no others. The conversation ends when the
+    person says `stop`, when the agent calls the tool `stop_tool`, or after `max_turns` turns of the person (10, or the
+    script's). Raise `TypeError`, `ValueError` or `MissingAPIKeyError`."""
 
     def __init__(
         self,
@@ -51,7 +54,8 @@ class SimulatedUser:
         self.usage = Usage()  # tokens and cost of the person's model
 
     async def talk(self, prompt: Sequence[Message], answer: ChatClient | Answer) -> list[Message]:
-        """Let agent and person talk to the end; the person opens where the prompt has no message of theirs."""
+        """Let agent and person talk until the person ends it; return the conversation. The person opens it where the
+        prompt has no message of theirs."""
         messages = list(prompt)
         if not any(message.get("role") == "user" for message in messages):
             messages += filter(None, [await self.reply(messages)])
@@ -66,6 +70,7 @@ class SimulatedUser:
             messages.append(reply)
 
     async def reply(self, messages: Sequence[Message]) -> Message | None:
+        """Return the person's next message, None at the end; raise `ModelError` without an answer of their model."""
         if self.turns >= self._max_turns or (self._stop_tool and self._stop_tool in _last_tools(messages)):
             return None
         if self.turns < len(self._script):

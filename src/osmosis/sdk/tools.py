@@ -69,8 +69,9 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: Mapping[str, object]) -> Any:
-        """Check the arguments, call the function (a plain one in a thread); `ToolArgumentError` names each that does
-        not fit."""
+        """Check `arguments` against the schema and call the function (a plain one in a thread).
+
+        `ToolArgumentError` names each argument that does not fit; what the function raises passes through."""
         try:
             checked = self._model.model_validate(dict(arguments))
         except ValidationError as exc:
@@ -123,8 +124,10 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`. The schema comes from
-    annotations, defaults and docstring (`Args:`). `TypeError` for parameters that cannot be passed by name."""
+    """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
+
+    The schema comes from the annotations and defaults, the descriptions from the docstring (its `Args:` section
+    describes the parameters). `TypeError` for parameters that cannot be passed by name."""
 
     def wrap(wrapped: Callable[P, R]) -> FunctionTool[P, R]:
         return FunctionTool(wrapped, name=name, description=description, timeout_s=timeout_s)
@@ -143,8 +146,10 @@ async def run_tool_calls(
     timeout_s: float | None = None,
     ctx: RolloutContext | None = None,
 ) -> list[Message]:
-    """Run an assistant message's tool calls in parallel; one `tool` message each, in order, errors included.
-    `timeout_s` bounds each call (a tool's own limit wins)."""
+    """Run an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
+
+    `timeout_s` bounds each call (a tool's own limit wins). Every error becomes that call's error result.
+    `ctx` counts the calls in its metrics."""
     tool_by_name = {one.name: one for one in tools}
 
     async def answer(call: Mapping[str, object]) -> Message:
@@ -168,6 +173,7 @@ def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:
 
 
 def serialize_tool_result(result: object) -> str:
+    """Format a result: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
     if isinstance(result, str):
         return result
     if isinstance(result, bool):
@@ -216,8 +222,10 @@ async def execute_tool_calls(
     timeout_s: float | None = None,
     ctx: RolloutContext | None = None,
 ) -> list[Message]:
-    """Run `executor` on every call at once; return the results in order, an error for one that raises or takes
-    longer."""
+    """Run `executor` on every call at once; return the results in the order of the calls.
+
+    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
+    `ctx` counts the calls in its metrics."""
 
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
@@ -271,7 +279,9 @@ CallTools = Callable[[Sequence[Mapping[str, Any]], RolloutContext], Awaitable[li
 
 
 class ToolLoop(RolloutAgentLoop):
-    """`ToolLoop([add, multiply])`: ends with the model's finish reason, `max_turns`, or `max_tokens`."""
+    """An agent that calls tools: `ToolLoop([add, multiply])`, with functions made by `@tool`.
+
+    Ends with the model's finish reason, `max_turns`, or `max_tokens` when `max_tokens_total` is used up."""
 
     name = "tools"
 

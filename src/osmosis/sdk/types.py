@@ -20,6 +20,7 @@ class ConcurrencyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     max_concurrent: int | None = Field(default=None, ge=1)
+    """No limit when None."""
 
 
 class BaseConfig(BaseModel):
@@ -42,12 +43,14 @@ class RolloutSample(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_assignment=True, defer_build=True)
 
     messages: list[Message] = Field(default_factory=list)
+    """The conversation, as the policy is trained on it."""
     trajectory_messages: list[Message] | None = None
     """The conversation as it is kept for people; a copy of `messages` unless given. None keeps nothing."""
     label: str | None = None
     reward: Annotated[float | None, BeforeValidator(lambda value: finite_reward(value))] = None
     """Finite; None until a grader sets it."""
     reason: str | None = None
+    """The reason for the reward, shown beside it."""
     parts: dict[str, float] | None = None
     """Parts of the reward, shown beside it, not added up."""
     remove_sample: bool = False
@@ -77,7 +80,9 @@ class RolloutSample(BaseModel):
 
 
 def finite_reward(value: Any) -> float | None:
-    """Return a finite float, None for None; raise a `ValueError` that quotes anything else, also text like "0.5"."""
+    """Convert a reward to a float, None to None; raise a `ValueError` that quotes a value that is not a finite number.
+
+    Booleans and the scalars of array libraries are numbers; text is none, not even "0.5"."""
     if value is None:
         return None
     try:

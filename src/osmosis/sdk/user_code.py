@@ -96,6 +96,7 @@ async def contain(work: Awaitable[T]) -> T:
 async def run_user_code(
     work: Awaitable[T], seconds: float | None = None, *, grace_s: float = GRACE_S, name: str | None = None
 ) -> T:
+    """Return the result of `work`; raise `DeadlineExceeded` after `seconds` (None is no limit)."""
     started = time.monotonic()
     if seconds is not None and (user := loop_user.get()) is not None:
         user.ends_at = started + seconds

@@ -30,7 +30,10 @@ class AgentWorkflow(ABC, Generic[TConfig]):
 
     @abstractmethod
     async def run(self, ctx: AgentWorkflowContext[TConfig]) -> AgentWorkflowOutput | list[Message] | None:
-        """Run the agent on `ctx.prompt`; return the conversation, or None when an integration has registered it."""
+        """Run the agent on `ctx.prompt`.
+
+        Return the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
+        registered the conversation with the rollout."""
 
 
 WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]

@@ -281,7 +281,8 @@ class BearerGuard:
 
 
 class JsonOnly:
-    """ASGI middleware of a server without a key: answer 415 to what a browser sends without asking (text, forms)."""
+    """ASGI middleware of a server without a key: answer 415 to a body whose type is not JSON. A browser sends
+    `text/plain` and forms to any address without asking it; JSON only after an answer that allows it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

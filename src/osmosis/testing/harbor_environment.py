@@ -28,8 +28,10 @@ TIMED_OUT = 124
 
 
 class ProcessEnvironment(BaseEnvironment):
-    """One folder and the processes started in it. `python`: behind `python3` and `python` inside; `path`: further
-    folders."""
+    """One folder and the processes started in it; both are gone after `stop(delete=True)`.
+
+    `python`: the interpreter behind `python3` and `python` inside; this process's own unless given. `path`: further
+    folders before the machine's PATH."""
 
     def __init__(self, *args: Any, python: str | None = None, path: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

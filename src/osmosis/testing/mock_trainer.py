@@ -58,6 +58,7 @@ def default_tool_calls(last: Message) -> list[JsonObject] | None:
 def create_mock_trainer_app(
     tracker: RolloutCompletionTracker | None = None, tool_call_generator: ToolCallGenerator | None = None
 ) -> FastAPI:
+    """Create the trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
     generate = tool_call_generator or default_tool_calls
     completed: dict[str, JsonObject] = {}
     app = FastAPI(title="mock-trainer")
@@ -115,8 +116,10 @@ class Patches(Protocol):
 
 
 def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> None:
-    """Send what agent loops and rollout servers post to a trainer into `client` instead, until `monkeypatch` undoes
-    it."""
+    """Send what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
+
+    `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
+    undoes it. Results that earlier servers of this machine did not deliver stay where they are."""
     import json as codec
 
     def posted(url: str, json: object, headers: dict[str, str] | None = None) -> httpx.Response:

@@ -1,3 +1,7 @@
+"""A model for tests of agent loops and workflows: gives the answers of a script in order, and keeps the questions.
+
+When the script runs out it fails, so that a loop that asks too often is noticed."""
+
 from collections.abc import Iterable, Mapping
 
 from osmosis.base.jsonable import JsonObject

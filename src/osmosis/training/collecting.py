@@ -61,6 +61,7 @@ class TrainingRun:
     failure_rewards: Mapping[Category, float] = field(default_factory=dict)
     """The failures that the policy causes; others have no reward, and teach nothing."""
     sealed: Agent | None = None
+    """Grades the rollouts of validation apart."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
@@ -312,7 +313,8 @@ class Collector:
 
 
 def _step_plan(plan: EvalPlan, rows: Sequence[int], samples: int) -> EvalPlan:
-    """Return the plan of these rows, without a limit of failures in a row: a step's all end at the same moment."""
+    """Return the plan of these rows, without a limit of failures in a row. All rollouts of a step run at once, and
+    those that overrun their time all end at the same moment."""
     count = len(rows) * samples
     return plan.model_copy(
         update={

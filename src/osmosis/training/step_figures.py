@@ -18,7 +18,9 @@ from osmosis.training.step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
 SEALED = "sealed"
+"""The metric of a rollout that the sealed grader gives."""
 APART = ("rollout/raw_reward", "rollout/no_signal_ratio", "eval/validation/reward", "eval/sealed")
+"""Figures that each environment of a mixture has for itself."""
 _RUNS = re.compile(rb"\x01+")
 
 

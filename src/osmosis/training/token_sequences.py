@@ -74,7 +74,8 @@ class Conversation:
         return part
 
     def find_held_tokens(self, messages: list[Message]) -> HeldTokens | None:
-        """Return the tokens that a call with these messages continues, as they were sampled."""
+        """Return the tokens that a call with these messages continues; None when it continues none. Rendering an answer
+        again may spell it with other tokens than it was sampled with; with these, it does not."""
         candidates = [part for part in self.parts if _is_continued_by(part.messages, messages)]
         if not candidates:
             return None

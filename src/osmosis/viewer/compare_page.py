@@ -153,7 +153,9 @@ def _build_comparisons(
             {"flip": flip, "kind": _flip_kind(flip), "url": _flip_url(flip, a, b, params)}
             for flip in flips[(at - 1) * PER_PAGE : at * PER_PAGE]
         ],
-        **{"total": len(flips), "at": at, "pages": pages},
+        "total": len(flips),
+        "at": at,
+        "pages": pages,
         "changed": [
             {"name": name, "before": earlier.get(name, "–"), "after": later.get(name, "–")}
             for name in dict.fromkeys((*earlier, *later))

@@ -1,3 +1,5 @@
+"""Differences of two commits as text of bounded size. Runs nothing that a repository configures."""
+
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -70,7 +70,9 @@ FIXED: Mapping[str, TableColumn] = {
         TableColumn("duration", "Duration", lambda line: line.duration_ms, duration, "duration"),
         TableColumn("tools", "Tool calls", lambda line: line.tool_calls, number, "tools"),
         TableColumn("message", "Failure message", lambda line: line.failure or None),
-        TableColumn("label", "Label", lambda line: ", ".join(line.labels) or None, help="Labels and comments."),
+        TableColumn(
+            "label", "Label", lambda line: ", ".join(line.labels) or None, help="Labels and comments by people."
+        ),
         TableColumn("finish", "Finish reason", lambda line: line.finish_reason),
         TableColumn("issue", "Answer issue", lambda line: line.answer_issue),
         TableColumn("model", "Model", lambda line: line.model),
@@ -175,41 +177,68 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
     pages = max(1, math.ceil(total / PER_PAGE))
     at = min(max(1, params.integer("at") or 1), pages)
     offset, tail = (at - 1) * PER_PAGE, carry_filter(params)
-    lines: list[TableLine] = []
     if by == "row":
-        for attempts in search.rows(query, limit=PER_PAGE, offset=offset):
-            cells = [build_cell(column, column.combine(attempts)) for column in columns]
-            first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
-            lines.append(_line(run, str(first.row_index), first, attempts, cells, tail))
+        rows = search.rows(query, limit=PER_PAGE, offset=offset)
+        lines = [_row_line(run, attempts, columns, tail) for attempts in rows]
     else:
+        lines = []
         for rollout in search.rollouts(query, limit=PER_PAGE, offset=offset):
             cells = [build_cell(column, column.value(rollout)) for column in columns]
             lines.append(_line(run, f"{rollout.row_index}/{rollout.attempt}", rollout, [rollout], cells, tail))
-    page = {"by": by, "lines": lines, "total": total, "at": at, "pages": pages, "query": query}
-    page |= {"outcomes": search.outcomes(), "progress": table.progress}
-    page["headings"] = [_heading(column, query, params) for column in columns]
-    page["rollouts"] = search.count(query) if by == "row" else total
+    page = {
+        "by": by,
+        "lines": lines,
+        "headings": [_heading(column, query, params) for column in columns],
+        "total": total,
+        "rollouts": search.count(query) if by == "row" else total,
+        "outcomes": search.outcomes(),
+        "at": at,
+        "pages": pages,
+        "progress": table.progress,
+        "query": query,
+    }
     chosen = {column.name for column in columns}
     names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
     names += [*search.extras(), *params.all("col")]
     options = ((name, find_column(name)) for name in dict.fromkeys(names))
-    values = {**run_header(source, run, "rollouts"), "found": page, "params": params, "scores": scores, "many": many}
-    values |= {"categories": search.categories(), "tools": search.tool_names(), "labels": search.labels()}
-    values |= {"filtered": not query.plain, "outcomes": OUTCOMES, "quick": _quick_views(run)}
-    values["choices"] = [(name, _choice_title(name, column), name in chosen) for name, column in options if column]
+    values = {
+        **run_header(source, run, "rollouts"),
+        "found": page,
+        "categories": search.categories(),
+        "tools": search.tool_names(),
+        "scores": scores,
+        "labels": search.labels(),
+        "choices": [(name, _choice_title(name, column), name in chosen) for name, column in options if column],
+        "params": params,
+        "filtered": not query.plain,
+        "outcomes": OUTCOMES,
+        "quick": _quick_views(run),
+        "many": many,
+    }
     final = run.over and table.progress.complete
     return Page("rollouts.html", values, ("run", "found"), live="_rollouts.html", final=final)
+
+
+def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[TableColumn], tail: str) -> TableLine:
+    cells = [build_cell(column, column.combine(attempts)) for column in columns]
+    first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
+    return _line(run, str(first.row_index), first, attempts, cells, tail)
 
 
 def _line(
     run: RunState, label: str, first: RolloutLine, attempts: Sequence[RolloutLine], cells: Sequence[Cell], tail: str
 ) -> TableLine:
-    links = []
-    for rollout in attempts:
-        reason = f": {rollout.category.replace('_', ' ')}" if rollout.category else ""
-        title = f"attempt {rollout.attempt}: {rollout.outcome.replace('-', ' ')}{reason}"
-        url, text = rollout_url(run, rollout.key, tail), _attempt_text(rollout)
-        links.append(AttemptCell(rollout.attempt, url, rollout.outcome, text, title, rollout.fits))
+    links = [
+        AttemptCell(
+            rollout.attempt,
+            rollout_url(run, rollout.key, tail),
+            rollout.outcome,
+            _attempt_text(rollout),
+            _attempt_title(rollout),
+            rollout.fits,
+        )
+        for rollout in attempts
+    ]
     label = f"{first.step}: {label}" if run.has_steps else label
     return TableLine(label, rollout_url(run, first.key, tail), links, cells)
 
@@ -229,6 +258,11 @@ def _attempt_text(rollout: RolloutLine) -> str:
     if rollout.reward is None:
         return "skip" if rollout.outcome == "skipped" else "fail"
     return format_score(rollout.reward).rstrip("0").rstrip(".") or "0"
+
+
+def _attempt_title(rollout: RolloutLine) -> str:
+    reason = f": {rollout.category.replace('_', ' ')}" if rollout.category else ""
+    return f"attempt {rollout.attempt}: {rollout.outcome.replace('-', ' ')}{reason}"
 
 
 def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> Heading:

@@ -1,4 +1,5 @@
-"""The pages of runs and their forms, one table for every server; `.json` is the record of a page."""
+"""The pages of runs by their addresses, and their forms: one table for every server that shows runs, and for the
+export. An address that ends in `.json` is the record of the page without it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -59,8 +60,11 @@ def run_page(source: RunSource, params: QueryParams) -> Page:
 
 def config_page(source: RunSource) -> Page:
     settings = source.settings()
-    lines = list_config_tables(settings.config)
-    values = {**run_header(source, source.state(), "config"), "settings": settings, "lines": lines}
+    values = {
+        **run_header(source, source.state(), "config"),
+        "settings": settings,
+        "lines": list_config_tables(settings.config),
+    }
     return Page("run_config.html", values, ("run", "settings"))
 
 
@@ -69,8 +73,15 @@ def log_page(source: RunSource, params: QueryParams) -> Page:
     run = source.state()  # before the lines: those of a run that is over are its last
     lines = source.log(level, cursor=cursor or None, newer=params.text("direction") == "newer")
     following = not cursor and not run.over
-    values = {**run_header(source, run, "logs"), "lines": lines, "level": level, "cursor": cursor, "levels": LEVELS}
-    values |= {"following": following, "params": params}
+    values = {
+        **run_header(source, run, "logs"),
+        "lines": lines,
+        "level": level,
+        "cursor": cursor,
+        "levels": LEVELS,
+        "following": following,
+        "params": params,
+    }
     return Page("run_logs.html", values, ("run", "lines"), live="_log.html", final=not following)
 
 
@@ -181,8 +192,10 @@ def _not_found(path: str) -> NotFound:
 
 
 def build_run_changes(source: RunSource, params: QueryParams) -> tuple[Page, bool]:
-    """Build what changes on the page that `of` names, and whether it is final. Everybody gets the same part, without
-    actions: once `was` (`RunState.doing` at its load) differs, the page fetches its own."""
+    """Build what changes on the page that `of` names (the run's first one without), and whether it is final.
+
+    Everybody gets the same part, so it contains no actions and no forms. `was` is `RunState.doing` when the page was
+    loaded: once it differs, the page fetches its own actions."""
     page = build_run_page(source, params.text("of"), params.without("of", "was"))
     if isinstance(page, Document):
         raise NotFound("this page does not change", hint="reload it")

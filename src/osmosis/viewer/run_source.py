@@ -1,7 +1,7 @@
 """The store of a run, as one page needs it: it shows one moment, and what is missing raises `NotFound`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -235,8 +235,19 @@ class Library(Protocol):
 def build_card(
     id_: str, state: RunState, report: Report | None, marks: Marks, *, dataset: str, rollout: str, commit: str
 ) -> RunCard:
-    card = RunCard(id_, state.name, state, dataset=dataset, rollout=rollout, commit=commit, marks=marks)
-    if report is None or (score := report.primary) is None:
-        return replace(card, cost_usd=report.usage.cost_usd if report else None)
-    scored = replace(card, score=score.name, mean=score.mean, interval=score.mean_interval, pass_rate=score.pass_rate)
-    return replace(scored, cost_usd=report.usage.cost_usd, failed=score.failed)
+    primary = report.primary if report else None
+    return RunCard(
+        id=id_,
+        name=state.name,
+        state=state,
+        score=primary.name if primary else "",
+        mean=primary.mean if primary else None,
+        interval=primary.mean_interval if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        cost_usd=report.usage.cost_usd if report else None,
+        failed=primary.failed if primary else 0,
+        dataset=dataset,
+        rollout=rollout,
+        commit=commit,
+        marks=marks,
+    )

@@ -56,15 +56,18 @@ def parse_query(params: QueryParams) -> RolloutQuery:
     if sort not in SORTS and not sort.startswith("score:"):
         sort = "row"
     direction = params.choice("dir", ("up", "down"))
-    texts: JsonObject = {name: params.text(name) for name in ("category", "tool", "score", "model", "label")}
     return RolloutQuery(
         outcome=params.choice("outcome", OUTCOMES),
+        category=params.text("category"),
         text=params.text("q"),
+        tool=params.text("tool"),
+        score=params.text("score"),
         low=params.real("low"),
         high=params.real("high"),
         row=params.integer("row"),
         step=params.integer("step"),
-        **texts,
+        model=params.text("model"),
+        label=params.text("label"),
         agree="no" if params.text("agree") == "no" else "",
         sort=sort,
         down=direction == "down" if direction else sort in _SORTED_DOWN,
@@ -351,7 +354,9 @@ class Search:
     def _lines(self, ids: Sequence[int], matching: set[int] | None = None) -> list[RolloutLine]:
         marks = ", ".join("?" * len(ids))
         scores: dict[int, dict[str, float | None]] = {}
-        text = f"SELECT s.* FROM scores s JOIN names n USING (name) WHERE n.kind = 'score' AND rollout IN ({marks})"
+        text = (
+            f"SELECT s.* FROM scores s JOIN names n ON n.name = s.name WHERE n.kind = 'score' AND rollout IN ({marks})"
+        )
         for score in self._db.execute(f"{text} ORDER BY n.id", ids):
             scores.setdefault(score["rollout"], {})[score["name"]] = score["value"]
         labels: dict[int, list[str]] = {}

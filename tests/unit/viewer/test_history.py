@@ -97,7 +97,7 @@ def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None
 
 
 def test_runs_that_no_other_beats_are_marked(runs: Path, tmp_path: Path) -> None:
-    assert [one["name"] for one in go(runs)["items"] if one["unbeaten"]] == ["a"]
+    assert [run["name"] for run in go(runs)["items"] if run["unbeaten"]] == ["a"]
     view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([]))
     page = build_environment().get_template(view.template).render(**view.values)
     assert page.count(">unbeaten<") == 1

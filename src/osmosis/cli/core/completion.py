@@ -1,4 +1,5 @@
-"""Shell completion with the names of things here or on the platform; any error means no suggestion."""
+"""Shell completion with the names of things that exist, here or on the platform. A platform is asked for at most two
+seconds, and any error means no suggestion. Where nothing is suggested, the shell completes file names."""
 
 import contextlib
 import io

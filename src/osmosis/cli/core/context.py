@@ -90,8 +90,11 @@ def mode_of(argv: Sequence[str]) -> Mode:
 
 
 def move_global_options(argv: Sequence[str]) -> list[str]:
-    """Move the global options to the front of a command line, from anywhere before a bare `--`; raise UsageError for a
-    missing value. A `--platform` without a value stays: `init` and `doctor` have a flag of that name."""
+    """Move the global options to the front of a command line, from anywhere before a bare `--`.
+
+    A `--platform` without a value stays in place: `init` and `doctor` have a flag of that name.
+    `help X` becomes `X --help`, and an older spelling today's. Raise UsageError for a missing value and for `--json`
+    with `--plain`."""
     front: list[str] = []
     rest: list[str] = []
     words = iter(range(len(argv)))

@@ -1,4 +1,5 @@
-"""The variables of a command, and `--offline`. The nearest `.env` never changes the platform or its token."""
+"""The variables of a command (the process's, then those of an env file), and `--offline`. The nearest `.env` raises
+Conflict instead of changing the platform or the token that the environment names."""
 
 import os
 import sys

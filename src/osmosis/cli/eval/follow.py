@@ -184,7 +184,9 @@ def finished_result(
     judged: Judged | None = None,
     resource: Mapping[str, object] | None = None,
 ) -> OperationResult:
-    """Return the result of a finished run: exit code 1 when it failed, has no scores, or is below `fail_under`."""
+    """Return the result of a finished run: exit code 1 when it failed, has no scores, or is clearly below `fail_under`.
+
+    Rows in quarantine do not count for `fail_under`."""
     run, report, summary = detail.run, detail.report, detail.to_summary()
     head = f"run {run.name} is {run.status}"
     if detail.failure is not None and ended_by_limit(run.status, detail.failure.category):

@@ -87,8 +87,12 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
 @dataclass(frozen=True)
 class RegradeFlags:
     name: Annotated[str, Argument(help="Name of the run, or its folder.", autocompletion=completion.local_runs)]
-    eval_fn: Annotated[list[str], Option(help="Other score function. Repeatable.")] = field(default_factory=list)
-    rubric: Annotated[list[str], Option(help="Other rubric: file.yaml#id. Repeatable.")] = field(default_factory=list)
+    eval_fn: Annotated[list[str], Option(help="Use this score function instead. Repeatable.")] = field(
+        default_factory=list
+    )
+    rubric: Annotated[list[str], Option(help="Use this rubric instead: file.yaml#id. Repeatable.")] = field(
+        default_factory=list
+    )
     failed_only: Annotated[bool, Option(help="Score only rollouts that have a failed score.")] = False
     secrets_file: SecretsFile = None
     output: eval_flags.OutputFile = None

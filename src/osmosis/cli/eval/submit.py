@@ -59,7 +59,9 @@ class EvalSubmitFlags(SubmitFlags):
     api_key_env: ApiKeyEnv = None
     n: Annotated[int | None, Option(min=1, help="Attempts per row [default: the config's]")] = None
     limit: Annotated[int | None, Option(min=1, help="Run the first N rows [default: the config's]")] = None
-    held_out_of: Annotated[str | None, Option(metavar="RUN", help="Only rows that this run did not train on")] = None
+    held_out_of: Annotated[
+        str | None, Option(metavar="RUN", help="Only rows that this training run did not train on")
+    ] = None
     shards: Annotated[str | None, Option(help="Jobs to split the rows over, or auto [default: the config's]")] = None
     max_cost: Annotated[
         float | None, Option(help="Start no more rollouts after so many USD [default: the config's]")

@@ -220,7 +220,7 @@ DatabaseUrl = Annotated[str | None, Option(help="The platform's SQLAlchemy URL [
 def backup(
     file: Annotated[Path | None, Argument(help="A new file, or a folder for it; .gz compresses it")] = None,
     with_master_key: Annotated[
-        bool, Option(help="Include the key that decrypts the secrets: the file reveals them")
+        bool, Option(help="Include the key that decrypts the secrets: whoever has the file can read them")
     ] = False,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:

@@ -1,4 +1,5 @@
-"""Find, start and stop the platform process of this machine, by its recorded id and start time."""
+"""Find, start and stop the platform process of this machine. A process is signalled only when its id and start time are
+the recorded ones. Concurrent starts wait for each other, and the second returns the first's process."""
 
 import contextlib
 import json

@@ -1,3 +1,5 @@
+"""Explain where the time of a run goes: its rollouts in flight now, and the recorded calls of finished ones."""
+
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,18 +39,18 @@ class Times:
     failed_calls: int
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Why:
     name: str
     state: State
     done: int
     total: int | None
-    times: Times | None
     per_minute: float | None
-    per_minute_now: float | None = None
+    per_minute_now: float | None
     limit: int | None = None
     stages: dict[str, int] = field(default_factory=dict)
     longest: list[tuple[str, str, float]] = field(default_factory=list)
+    times: Times | None
     reasons: list[Reason] = field(default_factory=list)
 
     def to_dict(self) -> JsonObject:
@@ -60,6 +62,7 @@ def explain(journal: Journal, *, now: float | None = None) -> Why:
     run, plan, pulse = journal.run(), journal.plan(), journal.pulse()
     stored = list(journal.lines())
     ends = sorted(_ended(line) for line in stored)
+    times = _times(stored)
     rows = run.get("rows")
     total = rows * plan.attempts if isinstance(rows, int) else None
     state = _state(run, pulse, now)
@@ -67,12 +70,20 @@ def explain(journal: Journal, *, now: float | None = None) -> Why:
     running = state == "running"
     mine = [end for end in ends if end >= began]
     until = now if running else (mine[-1] if mine else began)
-    rate = 60 * len(mine) / max(1.0, until - began) if mine else None
-    diagnosis = Why(journal.folder.name, state, len(stored), total, _times(stored), rate)
-    if running:
-        diagnosis.per_minute_now = float(sum(end > now - RECENT_S for end in mine)) if now - began > RECENT_S else None
-        diagnosis.limit, diagnosis.stages = pulse.get("limit"), dict(pulse.get("stages") or {})
-        diagnosis.longest = [(name, stage, since) for name, stage, since in pulse.get("longest") or []]
+    diagnosis = Why(
+        name=journal.folder.name,
+        state=state,
+        done=len(stored),
+        total=total,
+        per_minute=60 * len(mine) / max(1.0, until - began) if mine else None,
+        per_minute_now=float(sum(end > now - RECENT_S for end in mine))
+        if running and until - began > RECENT_S
+        else None,
+        limit=pulse.get("limit") if running else None,
+        stages=dict(pulse.get("stages") or {}) if running else {},
+        longest=[(name, stage, since) for name, stage, since in pulse.get("longest") or []] if running else [],
+        times=times,
+    )
     diagnosis.reasons.extend(_reasons(diagnosis, pulse, plan.concurrency, now))
     return diagnosis
 
@@ -94,15 +105,23 @@ def explain_sample(
     """Diagnose a run that goes on elsewhere, by a sample of its rollouts, their ends and its job's pulse."""
     now = time.time() if until is None else until
     going = state == "running" and began is not None and now - began > RECENT_S
-    rate = 60 * len(ends) / max(1.0, now - began) if ends and began is not None else None
-    recent = float(sum(end > now - RECENT_S for end in ends)) if going else None
-    diagnosis = Why(name, state, done, total, _times(sample), rate, recent)
+    diagnosis = Why(
+        name=name,
+        state=state,
+        done=done,
+        total=total,
+        per_minute=60 * len(ends) / max(1.0, now - began) if ends and began is not None else None,
+        per_minute_now=float(sum(end > now - RECENT_S for end in ends)) if going else None,
+        times=_times(sample),
+    )
     if state == "pending":
-        problem = f"it waits for a worker{f': {stage}' if stage else ''}"
-        diagnosis.reasons.append(Reason("queue", problem, "osmosis worker list"))
+        diagnosis.reasons.append(
+            Reason("queue", f"it waits for a worker{f': {stage}' if stage else ''}", "osmosis worker list")
+        )
     elif stage and not done:
-        problem = f"no rollout has ended yet: its job is at {stage!r}"
-        diagnosis.reasons.append(Reason("stage", problem, f"osmosis eval logs {name}"))
+        diagnosis.reasons.append(
+            Reason("stage", f"no rollout has ended yet: its job is at {stage!r}", f"osmosis eval logs {name}")
+        )
     if failure:
         diagnosis.reasons.append(Reason("failed", f"it failed: {failure}", f"osmosis eval logs {name}"))
     diagnosis.reasons.extend(_reasons(diagnosis, {}, concurrency, now))
@@ -156,7 +175,11 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 def _reasons(diagnosis: Why, pulse: JsonObject, concurrency: int, now: float) -> Iterator[Reason]:
     if diagnosis.state == "interrupted":
-        yield Reason("interrupted", "its process ended before the run did", f"osmosis eval resume {diagnosis.name}")
+        yield Reason(
+            "interrupted",
+            "it is not running: its process ended before the run did",
+            f"osmosis eval resume {diagnosis.name}",
+        )
     if diagnosis.state == "running":
         yield from _in_flight(diagnosis, pulse, concurrency, now)
     times = diagnosis.times
@@ -174,24 +197,32 @@ def _reasons(diagnosis: Why, pulse: JsonObject, concurrency: int, now: float) ->
         yield Reason("score", f"{times.score:.0%} of the time is scoring", fix)
     if times.retries + times.failed_calls > 0.1 * max(1, times.calls):
         problem = f"{times.retries} retries and {times.failed_calls} failed calls in {times.calls} model calls"
-        yield Reason("retries", problem, "osmosis eval show says what failed; try fewer at once")
+        yield Reason(
+            "retries", problem, "osmosis eval show says what failed; the endpoint may be overloaded: fewer at once"
+        )
 
 
 def _in_flight(diagnosis: Why, pulse: JsonObject, concurrency: int, now: float) -> Iterator[Reason]:
     blocked = pulse.get("blocked_s")
     if blocked:
         where = pulse.get("blocked_at") or "an unknown place"
-        yield Reason("event-loop", f"{where} blocks the event loop ({blocked:.0f} s)", "await, or use a thread")
+        yield Reason(
+            "event-loop", f"the event loop has been blocked for {blocked:.0f} s at {where}", "await, or use a thread"
+        )
     silent = now - float(pulse.get("at") or now)
     if silent > FRESH_S and not blocked:
-        yield Reason("suspended", f"it has said nothing for {silent:.0f} s", "it is suspended, or starved of CPU")
+        yield Reason(
+            "suspended", f"its process has not said anything for {silent:.0f} s", "it is suspended, or starved of CPU"
+        )
     flying = sum(diagnosis.stages.values())
     waiting = diagnosis.stages.get("waiting for a rate limit", 0)
     if flying and waiting > _MANY * flying:
         fix = "the endpoint's limit decides: --batch-size auto adapts to it"
         yield Reason("rate-limit", f"{waiting} of {flying} rollouts wait for a rate limit", fix)
     if diagnosis.limit is not None and diagnosis.limit < concurrency:
-        yield Reason("limit", f"{diagnosis.limit} rollouts at once, not {concurrency}: it adapts to the endpoint")
+        yield Reason(
+            "limit", f"{diagnosis.limit} rollouts at once, not {concurrency}: it adapts to what the endpoint can take"
+        )
     usual = diagnosis.times.p95_s if diagnosis.times is not None else None
     stuck = [
         flight for flight in diagnosis.longest if usual is not None and flight[2] > max(FRESH_S, _STRAGGLER * usual)

@@ -47,13 +47,18 @@ def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, 
 
 def config_part(journal: Journal, plan: EvalPlan) -> dict[str, object]:
     return {
-        **{"model": plan.model.name, "n_runs": plan.attempts, "pass_threshold": plan.pass_threshold},
+        "model": plan.model.name,
+        "n_runs": plan.attempts,
+        "pass_threshold": plan.pass_threshold,
         "eval_fns": plan.score_fns,
-        **{name: getattr(plan, name) for name in ("agent", "dataset", "concurrency", "name")},
+        "agent": plan.agent,
+        "dataset": plan.dataset,
         "dataset_sha256": plan.dataset_hash,
         "base_url": plan.model.base_url,
         "sampling": plan.model.params,
         "selection": plan.selection.to_dict(),
+        "concurrency": plan.concurrency,
+        "name": plan.name,
         "journal": str(journal.folder),
         "version": __version__,
         "provenance": {k: v for k, v in plan.provenance.items() if k != "git"}
@@ -70,9 +75,14 @@ def summary_part(report: Report, plan: EvalPlan) -> dict[str, object]:
         "eval_fns": {score.name: score_part(score) for score in scores},
         "total_tokens": report.usage.total_tokens,
         "total_duration_ms": report.duration_ms,
-        **{name: getattr(report, name) for name in ("succeeded", "failed", "skipped", "coverage", "stopped")},
-        **{name: getattr(report.usage, name) for name in ("prompt_tokens", "completion_tokens", "cost_usd")},
         "completed_runs": report.completed,
+        "succeeded": report.succeeded,
+        "failed": report.failed,
+        "skipped": report.skipped,
+        "coverage": report.coverage,
+        "prompt_tokens": report.usage.prompt_tokens,
+        "completion_tokens": report.usage.completion_tokens,
+        "cost_usd": report.usage.cost_usd,
         "judge_tokens": report.judge_usage.total_tokens,
         "judge_cost_usd": report.judge_usage.cost_usd,
         "user_tokens": report.user_usage.total_tokens,
@@ -80,9 +90,15 @@ def summary_part(report: Report, plan: EvalPlan) -> dict[str, object]:
         "latency_ms": report.latency_ms.to_dict() if report.latency_ms else None,
         "tokens_per_run": report.tokens.to_dict() if report.tokens else None,
         "failures": [f.to_dict() for f in report.failures],
+        "stopped": report.stopped,
         "answer_issues": [issue.to_dict() for issue in report.answer_issues],
         "groups": [
-            group.model_dump(exclude={"scores"}) | {"eval_fns": {each.name: score_part(each) for each in group.scores}}
+            {
+                "column": group.column,
+                "value": group.value,
+                "rows": group.rows,
+                "eval_fns": {score.name: score_part(score) for score in group.scores},
+            }
             for group in report.groups
         ],
         **({"reward": score_part(own)} if own else {}),
@@ -95,11 +111,16 @@ def score_part(score: ScoreReport) -> dict[str, object]:
         part[f"pass_at_{point.k}"] = point.value
     for point in score.pass_hat_k:
         part[f"pass_hat_{point.k}"] = point.value
-    same = ("median", "mean_scored", "pass_rate", "passed", "scored", "failed", "flake_rate")
-    part |= {name: getattr(score, name) for name in same}
     part.update(
+        median=score.median,
+        mean_scored=score.mean_scored,
         mean_ci=pair_of(score.mean_interval),
+        pass_rate=score.pass_rate,
         pass_rate_ci=pair_of(score.pass_rate_interval),
+        passed=score.passed,
+        scored=score.scored,
+        failed=score.failed,
+        flake_rate=score.flake_rate,
         pass_at_k_ci={str(p.k): pair_of(p.interval) for p in score.pass_at_k},
         pass_hat_k_ci={str(p.k): pair_of(p.interval) for p in score.pass_hat_k},
         bounds=None if score.bounds is None else list(score.bounds),

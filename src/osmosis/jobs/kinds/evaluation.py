@@ -231,6 +231,8 @@ WORTH_SAYING_S = 0.5
 
 
 class SharedLimits:
+    """Concurrency, budget and rate limits that the jobs of a run share through heartbeats."""
+
     def __init__(self, context: JobContext, plan: EvalPlan) -> None:
         self._context = context
         self.limiter = Limiter(context.spec.shard.concurrency or plan.concurrency, adaptive=plan.adaptive)

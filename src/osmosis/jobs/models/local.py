@@ -132,7 +132,8 @@ class LocalModelProcess:
                 asked_again += 1
                 await asyncio.sleep(POLL_S)  # its end is noticed in this time
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Do nothing: the process belongs to `open_local_model`."""
 
     async def load(self) -> None:
         await self._process.start(self._plan)

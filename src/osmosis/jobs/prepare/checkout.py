@@ -40,7 +40,9 @@ async def check_out(
     bundle: Callable[[Path], Awaitable[None]] | None = None,
     most_mb: int | None = None,
 ) -> Path:
-    """Return `destination` with exactly this commit; without a repository, `bundle` writes a git bundle of it."""
+    """Return `destination` with exactly `commit_sha` of `repository` (a path or URL) and nothing else. Without a
+    repository, `bundle` writes a git bundle of the commit to the path it is given. Raise `JobFailed` when the
+    repository cannot be read, lacks the commit, or has more than `most_mb` MB of files in it."""
     git = Git(destination, git_environ(environ), timeout_s=FETCH_TIMEOUT_S, own_group=True)
     if await _usable(git, commit_sha, log):
         log.write(STEP, f"using the checkout of {commit_sha[:12]} from an earlier attempt")

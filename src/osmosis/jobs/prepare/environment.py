@@ -333,6 +333,7 @@ class Builder:
 def environment_key(
     project: RolloutProject, wheel: Wheel, interpreter: Interpreter, commit_sha: str, extras: tuple[str, ...] = ()
 ) -> str:
+    """Return 20 hex digits; rollouts with the same key share an environment."""
     generation: Generation = project.generation(wheel.base_version)
     digest = hashlib.sha256(LAYOUT.encode())
     parts = [generation, wheel.version if generation != "theirs" else "", str(interpreter.path), interpreter.version]

@@ -31,6 +31,7 @@ INDEX_SETTINGS = frozenset(
         *("required-environments", "required-version", "prerelease", "resolution", "exclude-newer", "index-strategy"),
     }
 )
+"""Keys of [tool.uv] with which everything still comes from an index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ class Server(Protocol):
     def up(self) -> bool: ...
 
     @property
-    def at_once(self) -> int | None: ...
+    def at_once(self) -> int | None:
+        """Return how many rollouts it takes; None: no limit is known."""
 
     def running(self, proxy: ModelProxy, plan: EvalPlan) -> AbstractAsyncContextManager[Agent]: ...
 
@@ -200,6 +201,8 @@ _OF_THE_SERVER = frozenset({Category.SERVER_DIED, Category.CONNECTION, Category.
 
 
 class RemoteServer:
+    """Use `running()`; it then polls whether the server is there."""
+
     def __init__(self, url: str, api_key: str | None, log: JobLog) -> None:
         self.name = url
         self.failed: asyncio.Future[JobFailed] = asyncio.get_running_loop().create_future()
@@ -238,7 +241,8 @@ class RemoteServer:
         finally:
             await end_tasks(keeper)
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Do nothing: whoever started it ends it."""
 
     async def _keep(self, proxy: ModelProxy, plan: EvalPlan) -> None:
         while True:

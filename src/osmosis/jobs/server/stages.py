@@ -2,7 +2,7 @@ import asyncio
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import uv
 
@@ -48,15 +48,17 @@ class ServerStages:
         self._env = context.spec.submitted.env
         self._folders = ServerFolders.under(context.work_dir)
         self.sandbox = JobSandbox.for_job(context.spec)
-
+        self._wheel: asyncio.Task[Wheel] | None = None
         self._prepared: PreparedRollout | None = None
 
-    @cached_property
-    def _wheel(self) -> asyncio.Task[Wheel]:
-        return asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
+    def _our_wheel(self) -> asyncio.Task[Wheel]:
+        if self._wheel is None:
+            self._wheel = asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
+        return self._wheel
 
     async def checkout(self) -> Checkout:
-        spec, _ = self.context.spec, self._wheel  # which is built meanwhile
+        spec = self.context.spec
+        self._our_wheel()
         self.context.progress.sandbox = self.sandbox.description
         self.context.log.write("sandbox", self.sandbox.description, "info" if self.sandbox.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
@@ -72,7 +74,7 @@ class ServerStages:
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.file)
 
     async def prepare(self, checkout: Checkout) -> PreparedRollout:
-        wheel = await self._wheel
+        wheel = await self._our_wheel()
         label = f"rollouts/{self._experiment.rollout}"
         # Builds run code that a person chose, with a cache that they write to: it serves nobody else.
         owner = "-".join(filter(None, (self.context.spec.workspace, self.context.spec.person)))
@@ -88,8 +90,11 @@ class ServerStages:
             owner=owner,
         )
         read = await asyncio.to_thread(read_rollout, checkout.source, self._experiment.rollout, self._experiment.file)
-        target = self.context.work_dir / "installed" / self._experiment.rollout
-        environment = await builder.environment(read.project, commit_sha=checkout.commit_sha, install_to=target)
+        environment = await builder.environment(
+            read.project,
+            commit_sha=checkout.commit_sha,
+            install_to=self.context.work_dir / "installed" / self._experiment.rollout,
+        )
         entrypoint = read.entrypoint if self._experiment.command is None else Entrypoint("grader")
         return PreparedRollout(checkout, environment, wheel, entrypoint)
 

@@ -105,6 +105,7 @@ class ServerSupervisor:
         return False
 
     async def stop(self, *, grace_s: float = GRACE_S) -> None:
+        """End the server's process group, after `grace_s` seconds by force; do nothing when there is none."""
         if self._process is not None:
             await self._process.stop(grace_s=grace_s)
             if self.command.cleaner is not None:

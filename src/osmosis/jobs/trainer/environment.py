@@ -1,5 +1,8 @@
-"""The trainer's environment, created by uv once for a machine and resolved first, so that the log names what is
-fetched. A machine without a GPU gets the CPU build of torch. osmosis comes by PYTHONPATH, not from it."""
+"""The trainer's own environment: torch and its libraries, created by uv once for a machine. It is resolved first, so
+that the log names torch and the download size before anything is fetched, and installed from that lock. osmosis is not
+in it: its code comes by PYTHONPATH, so a new version needs no new environment. A machine without a GPU gets the CPU
+build (the other one is gigabytes of CUDA): from `--find-links` of pip's settings, which uv does not read by itself,
+else from PyTorch's own index. Never imports torch, and never downloads a Python."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Who asks, and about which workspace, from the headers of a request (`X-Osmosis-Git` or `X-Osmosis-Workspace`)."""
+"""The caller and the workspace of a request, by its headers (`X-Osmosis-Git` or `X-Osmosis-Workspace`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

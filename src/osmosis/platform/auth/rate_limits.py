@@ -1,4 +1,5 @@
-"""Rate limits in memory, by address or account: the generic cell rate algorithm (ITU-T I.371)."""
+"""Rate limits in the memory of this process: by address before a login, by account after it. The generic cell rate
+algorithm (ITU-T I.371); a whole minute's requests may come at once."""
 
 import math
 import threading

@@ -171,6 +171,7 @@ def _require_worker_maker(user: tables.User, role: str | None) -> None:
 
 
 def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
+    """List the person's usable tokens, newest first; one made by name sees itself and what was made with it."""
     table = tables.Token
     query = sa.select(table, tables.Workspace.name).outerjoin(table.workspace)
     query = query.where(table.user_id == asker.user_id, table.revoked_at.is_(None))
@@ -182,6 +183,7 @@ def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Toke
 
 
 def revoke(session: Session, asker: tables.Token, token_id: str, *, logout: bool = False) -> tables.Token:
+    """Revoke the person's token and what was made with it; a `logout` keeps tokens made by name."""
     row = session.get(tables.Token, token_id)
     bound = _bound(session, asker)
     family = session.scalars(_family(bound.id)).all() if bound is not None else ()

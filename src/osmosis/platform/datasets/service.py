@@ -137,6 +137,7 @@ def _named_upload(session: Session, dataset: tables.Dataset, upload_id: str) -> 
 
 
 def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = None) -> str | None:
+    """Abort an upload (None: the latest) and return its id; None if it is not open."""
     upload = _named_upload(session, dataset, upload_id) if upload_id else latest_upload(session, dataset)
     if upload.status != "open":
         return None
@@ -145,6 +146,7 @@ def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = Non
 
 
 def abandon(session: Session, dataset: tables.Dataset, upload: tables.Upload) -> None:
+    """Abort an upload; a dataset without a file is cancelled unless another upload is in progress."""
     upload.status = "aborted"
     if dataset.path is None and latest_upload(session, dataset).id == upload.id:
         dataset.status = DatasetStatus.CANCELLED.value
@@ -206,11 +208,13 @@ READ_S = 60.0
 
 
 def iterate_rows(objects: Objects, parts: Sequence[RowPart]) -> Iterator[Row]:
+    """Yield rows of stored datasets. Raise OsmosisError if they cannot be read."""
     with TemporaryDirectory(prefix="osmosis-rows-") as folder:
         yield from read_row_file(make_row_file(objects, parts, Path(folder)))
 
 
 def make_row_file(objects: Objects, parts: Sequence[RowPart], folder: Path, stored: Sequence[str] = ()) -> Path:
+    """Write a file of rows of stored datasets, which a process of its own reads. Raise OsmosisError if it cannot."""
     files, target = [objects.fetch(path) for path, *_ in parts], folder / "rows"
     named = [
         (str(file), start, prefix, list(rows)) for file, (_, start, prefix, rows) in zip(files, parts, strict=True)

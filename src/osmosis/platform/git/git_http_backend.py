@@ -1,4 +1,6 @@
-"""`git http-backend` as a CGI program behind ASGI, with limits; a client that goes away takes its processes along."""
+"""`git http-backend` as a CGI program behind ASGI: request body in, response out, both streamed. Knows no users or
+repositories. Everything is limited (processes, request bytes, header bytes, idle time, total time); a client that goes
+away takes its processes with it."""
 
 import asyncio
 import contextlib

@@ -119,6 +119,7 @@ def locked(folder: RepositoryFolder) -> Iterator[None]:
 
 
 def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
+    """Create the bare folder of a repository unless it exists; several processes may do so at once."""
     path = folder.path
     if (path / "HEAD").is_file():
         return path
@@ -138,6 +139,7 @@ def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
 
 
 def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
+    """Bring a mirror up to date and return the remote's default branch. Raise GitError, ValidationError."""
     prepare(folder, settings)
     if folder.kind == "internal":
         return None

@@ -1,4 +1,4 @@
-"""Which remotes the platform may fetch from, and with whose credential. Names are resolved here, every address is
+"""The remotes that the platform may fetch from, and their credentials. Names are resolved here, every address is
 checked, git connects to these alone and follows no redirect. A workspace's secret is in no command line, URL or log."""
 
 import base64

@@ -121,6 +121,7 @@ def connect_external(
     trusted: bool,
     secret: str | None = None,
 ) -> tables.Repository:
+    """Connect an external repository; the same URL again changes only how it is reached."""
     remote = parse_repository_url(url)
     former = find_for_workspace(session, workspace.id)
     if former is not None:

@@ -248,6 +248,7 @@ def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollou
 def code_for_run(
     db: Database, settings: PlatformSettings, repository_id: str, environments: Mapping[str, Experiment]
 ) -> CodeRef:
+    """Return the commit that a config means, which has its entrypoints. ValidationError names the key."""
     with db.read() as session:
         folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)

@@ -1,4 +1,4 @@
-"""Who may call a deployed model: a person's token those of their workspaces, a lease the one that its run evaluates."""
+"""Calls of deployed models: a person's token reaches those of their workspaces, a lease the one its run evaluates."""
 
 import asyncio
 import logging
@@ -55,6 +55,7 @@ class InferenceTarget:
 
 
 def read_key(request: Request) -> str:
+    """Return the token, which clients of Anthropic and Google send in headers of their own."""
     return request.headers.get("x-api-key") or request.headers.get("x-goog-api-key") or bearer(request)
 
 
@@ -156,6 +157,7 @@ IN_FLIGHT = 1024
 CONNECT_S = 5.0
 BUSY_S = 2
 MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer that is not streamed, which is held in memory."""
 PASSED_ON = ("content-type", "retry-after", "x-should-retry")
 
 
@@ -176,6 +178,7 @@ class InferenceProxy:
             self._session = None
 
     async def ask(self, target: InferenceTarget, body: bytes, path: str = "/chat/completions") -> Response:
+        """Return the response once its head is there; its body is streamed. Raise OsmosisError without an answer."""
         if self._in_flight[target.deployment_id] >= IN_FLIGHT:
             message = f"model {target.model} already has {IN_FLIGHT} requests in flight"
             raise RateLimited(message, hint="ask fewer at once", retry_after=BUSY_S)

@@ -230,6 +230,7 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
 
 
 def tune_of(run: tables.Run) -> str:
+    """Return what a training run trains: `lora` an adapter, `full` every weight."""
     return run.config.get("advanced", {}).get("tune", "lora")
 
 

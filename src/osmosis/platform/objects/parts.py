@@ -83,6 +83,7 @@ def list_parts(objects: Objects, key: str) -> dict[int, StoredObject]:
 
 
 def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announced: int) -> tuple[int, str]:
+    """Join the parts into one durable file and return `(bytes, sha256)`. Raise ValidationError."""
     arrived_parts = list_parts(objects, key)
     missing = next((number for number in range(1, parts + 1) if number not in arrived_parts), None)
     if missing is not None:
@@ -110,6 +111,7 @@ def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announce
 def store_joined(
     platform: Platform, parts: Parts, parts_key: str, key: str, *, path: str, sha256: str | None, hint: str
 ) -> None:
+    """Join the parts into the object `key`; parts with other content than announced are dropped."""
     target = platform.settings.located(key)
     if join_parts(platform.objects, parts_key, parts.count, target, announced=parts.size) != (parts.size, sha256):
         target.unlink(missing_ok=True)

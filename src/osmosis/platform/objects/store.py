@@ -34,7 +34,8 @@ class Objects(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def elsewhere(self) -> bool: ...
+    def elsewhere(self) -> bool:
+        """Return whether objects are apart from the data folder, whose files are copies then."""
 
     def put(self, key: str, source: Path) -> None:
         """Store the content of a file; a store in the data folder moves the file."""

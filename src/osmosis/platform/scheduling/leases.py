@@ -99,6 +99,7 @@ def find_held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
 
 
 def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
+    """Extend a lease, never shorten it: a job that speaks seldom has a longer one."""
     until = (now or utc_now()) + timedelta(seconds=lease_s)
     job.lease_until = max(until, job.lease_until or until)
 
@@ -153,6 +154,7 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
 
 
 def note_progress(job: tables.Job) -> None:
+    """Forget earlier losses: only starts without progress count."""
     job.lost, job.starts = 0, min(job.starts, 1)
 
 
@@ -318,6 +320,7 @@ def redeem_ticket(session: Session, ticket: str, claim: JobClaim, lease_s: float
 
 
 def extend_in_scheduler(platform: Platform, waiting: Iterable[tuple[str, str, str]]) -> None:
+    """Extend the leases of jobs (id, lease id, place) in a scheduler, and log new places."""
     lease_s, now = platform.settings.lease_s, utc_now()
     for job_id, lease_id, position in waiting:
         with platform.db.write() as session:

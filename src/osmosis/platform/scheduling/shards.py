@@ -1,4 +1,5 @@
-"""One run over many jobs. Its report is made from the stored rollouts, outside of any session."""
+"""One run over many jobs: its progress, and its report after the last job. The report is made from the stored rollouts,
+so it equals that of one job over all rows. It is made outside of any session, because it reads every rollout."""
 
 import logging
 from collections.abc import Sequence
@@ -93,16 +94,20 @@ def merge(platform: Platform, run_id: str) -> None:
     late = sum(job.report is not None and job.report.get("stopped") == reason for job in jobs) if reason else 0
     ran_out = f"time limit: {late} of {len(jobs)} jobs did not finish within {limit_s:g} s" if late else None
     by_limit = (used_up or ran_out) if stopped and run.stop_requested_at is None else None
-    sizes = {"rows": run.sampled_rows, "dataset_rows": run.dataset_rows}
-    duration_ms = round((utc_now() - (run.started_at or run.created_at)).total_seconds() * 1000, 1)
-    ending = (by_limit or "stopped on request") if stopped else None
-    report = summary.report(**sizes, duration_ms=duration_ms, stopped=ending)
+    started = run.started_at or run.created_at
+    report = summary.report(
+        rows=run.sampled_rows,
+        duration_ms=round((utc_now() - started).total_seconds() * 1000, 1),
+        dataset_rows=run.dataset_rows,
+        stopped=(by_limit or "stopped on request") if stopped else None,
+    )
     result = JobResult(status=RunStatus.STOPPED if stopped else RunStatus.FINISHED, report=report)
     if by_limit:
         result = (JobResult.used_up if used_up else JobResult.ran_out)(by_limit, report)
     with suppress(Conflict), platform.db.write() as session:  # Conflict: another process was faster
         locked = session.get(tables.Run, run_id, with_for_update=True)
         if locked is not None and locked.status == RunStatus.RUNNING.value:
-            reason = (by_limit or "stopped by request") if stopped else "all shards are over"
-            lifecycle.end(session, locked, result, reason)
+            lifecycle.end(
+                session, locked, result, (by_limit or "stopped by request") if stopped else "all shards are over"
+            )
             log.info("run %s: %d rollouts of its shards are one report", locked.name, report.completed)

@@ -15,6 +15,7 @@ class Dataset(Updated, OwnedRow):
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
     name: Mapped[str]
+    """The file's stem; `file_name` on the wire."""
     format: Mapped[str]
     status: Mapped[str]
     size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
@@ -68,6 +69,7 @@ class ProductionCall(Row):
     answer: Mapped[str] = mapped_column(sa.Text)
     label: Mapped[str] = mapped_column(default="")
     dataset: Mapped[str] = mapped_column(default="")
+    """The dataset of which it became a row."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
 

@@ -223,6 +223,7 @@ class Job(WorkReference, Row):
     lost: Mapped[int] = mapped_column(default=0)
     """Losses to its executor (a node died, a scheduler ended it) since a rollout was stored."""
     not_before: Mapped[datetime | None]
+    """The earliest next start, after its executor refused one."""
     handle: Mapped[dict[str, object] | None] = mapped_column(Json)
     """Data with which its executor finds it again (local: pid and start time)."""
     progress: Mapped[StoredProgress | None] = mapped_column(Json)

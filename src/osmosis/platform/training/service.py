@@ -181,6 +181,7 @@ def plan_run(run: tables.Run) -> TrainingPlan:
 def plan_config(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, *, examples: int = 0
 ) -> TrainingPlan:
+    """Plan a run of the datasets as they are now. Raise NotFound if one is missing."""
     used = [datasets.find(session, workspace, each.dataset) for each in config.environments.values()]
     sizes = [dataset.row_count or 0 for dataset in used]
     return plan_training(config, range(sum(sizes)), sizes=sizes, examples=examples)

@@ -1,4 +1,4 @@
-"""Who looks at a page: a browser session in a cookie, or a bearer token. A form with a cookie must have the session's
+"""The viewer of a page: a browser session in a cookie, or a bearer token. A form with a cookie must have the session's
 CSRF value and come from these pages; a bearer token needs neither, because no browser adds it."""
 
 import hmac
@@ -33,6 +33,7 @@ class LoginNeeded(AuthRequired):
 class Viewer(Actor):
     platform: Platform
     csrf: str
+    """CSRF value of forms; empty with a bearer token."""
 
 
 def platform_of(request: Request) -> Platform:

@@ -1,4 +1,5 @@
-"""Workspaces, found by their members alone. Its row is locked while members change, so that it keeps an owner."""
+"""Workspaces, found by name or repository (`owner/repo`), and only by their members. A workspace keeps an owner: its
+row is locked while members change, so that two owners cannot remove each other at once."""
 
 import re
 

@@ -57,7 +57,8 @@ class RemoteAgent:
         await self._http.aclose()
 
     async def answer(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Send the messages since its last answer; `ModelError`: unreachable, `RuntimeError`: it gave up."""
+        """Send what was said since its last answer; return its next one. Raise `ModelError` when it cannot be reached,
+        `RuntimeError` when it gave up."""
         last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
         parts = [new_text_part(text_of(message)) for message in messages[last + 1 :]]
         ids = {"context_id": self._context_id, "task_id": self._task_id}

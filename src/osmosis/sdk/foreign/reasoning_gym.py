@@ -35,6 +35,7 @@ class ReasoningGrader(Grader[object]):
 
 
 def score_answer(answer: str, entry: JsonObject) -> float:
+    """Return the score, 0 to 1, that its task gives an answer, or the text of the answer's last `<answer>` tag."""
     tagged = _ANSWER.findall(answer)
     score = reasoning_gym.get_score_answer_fn(entry["metadata"]["source_dataset"])
     return float(score(answer=(tagged[-1] if tagged else answer).strip(), entry=entry))

@@ -53,6 +53,7 @@ class WorkflowAgent(BaseAgent):
         await self._command(environment, f"chmod -R a+rX {ROOT} && mkdir -p {ARTIFACTS}", "make the folders readable")
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        """Raise `NonZeroAgentExitCodeError` when the workflow failed; its result file has the failure."""
         delivery = self._ticket.delivery
         assert delivery is not None
         self._steps += 1

@@ -1,3 +1,5 @@
+"""The OpenAI Agents SDK in a workflow. One agent object serves all rollouts."""
+
 # The framework is an extra: with it installed its types are checked here, without it everything is Any, and no
 # annotation satisfies both.
 # mypy: ignore-errors
@@ -74,6 +76,8 @@ class OsmosisRolloutModel(_RolloutModel):
 
 
 class OsmosisLitellmModel(_RolloutModel):
+    """The rollout's model through LiteLLM, for agents that rely on its conversions."""
+
     def open(self, rollout: WorkflowRollout) -> Model:
         # LiteLLM fetches a price map over the network while it is imported, unless told not to.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -84,6 +88,8 @@ class OsmosisLitellmModel(_RolloutModel):
 
 @dataclass
 class OsmosisAgent(Agent[Any]):
+    """An `Agent` whose model is the rollout's, unless another one is given."""
+
     def __post_init__(self) -> None:
         if getattr(self, "model", None) is None:
             self.model = OsmosisRolloutModel()
@@ -91,7 +97,9 @@ class OsmosisAgent(Agent[Any]):
 
 
 class OsmosisMemorySession(SessionABC):
-    """A session in memory: several `Runner.run` calls continue one conversation, which is the rollout's sample."""
+    """A session in memory for one rollout, so that several `Runner.run` calls continue one conversation.
+
+    Made inside `run`, it also makes the conversation the rollout's sample: the workflow may then return None."""
 
     def __init__(self, session_id: str | None = None) -> None:
         rollout = get_rollout()

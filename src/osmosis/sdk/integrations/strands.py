@@ -1,3 +1,5 @@
+"""Strands agents in a workflow. Their conversation becomes the rollout's sample, so the workflow may return None."""
+
 # The framework is an extra: with it installed its types are checked here, without it everything is Any, and no
 # annotation satisfies both.
 # mypy: ignore-errors

@@ -90,6 +90,8 @@ async def read_record(request: Request, shape: type[Shape], limit: int) -> Shape
 
 
 class ModelServer(Protocol):
+    """Answers the calls of `model_routes`; every method raises `EndpointError` for a caller without its key."""
+
     max_body_bytes: int
 
     def authenticate(self, request: Request) -> object:
@@ -101,6 +103,7 @@ class ModelServer(Protocol):
 
 
 def model_routes(server: ModelServer, prefix: str) -> APIRouter:
+    """Return the route of all dialects below a prefix. Clients add `/v1` to it, or expect it there already."""
     router = APIRouter()
 
     async def handle(request: Request) -> Response:

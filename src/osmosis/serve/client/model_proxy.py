@@ -77,6 +77,8 @@ class ProxyObserver(Protocol):
 
 @dataclass(eq=False, repr=False)
 class ModelProxy:
+    """An HTTP server over one model, on loopback by default: `async with ModelProxy(model) as proxy`."""
+
     model: Model
     _: KW_ONLY
     host: str = "127.0.0.1"
@@ -126,7 +128,8 @@ class ModelProxy:
     def open_rollout(
         self, rollout_id: str, *, model: RolloutModel | None = None, base_url: str = ""
     ) -> RolloutEndpoint:
-        """Open a rollout's endpoint, by default over the proxy's model; raise `ValueError` for an unsafe or open id."""
+        """Open the endpoint of one rollout, told `base_url` if given; raise `ValueError` for an unsafe or open id. Its
+        calls are answered by its own `model`, by default one without limits over the proxy's."""
         check_rollout_id(rollout_id)
         if rollout_id in self._open:
             raise ValueError(f"rollout {rollout_id} is already open")

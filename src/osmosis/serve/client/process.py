@@ -28,6 +28,8 @@ HEALTH_TIMEOUT_S = 5.0
 
 
 class ServerStartError(OsmosisError):
+    """The rollout server did not start; `details["output"]` holds the end of what it printed."""
+
     code = "ROLLOUT_SERVER"
 
 
@@ -40,6 +42,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @dataclass(eq=False, repr=False)
 class RolloutServerProcess:
+    """One rollout server. `log` gets each line of its output, without the newline; redaction is the caller's."""
+
     command: Sequence[str]
     cwd: Path
     environ: Mapping[str, str]

@@ -1,5 +1,6 @@
-"""How a client starts a rollout on a rollout server and waits for its end, in generations 0.3 and 0.4. `RolloutLost`
-has phase and category when the server gave no result; a result of any kind is returned."""
+"""How a client starts a rollout on a rollout server and waits for its end, in generations 0.3 and 0.4 of the protocol;
+generation 0.2 is `osmosis.compat.client`. A protocol raises `RolloutLost` with phase and category when the server gave
+no result; a result of any kind is returned."""
 
 import asyncio
 import re
@@ -81,6 +82,7 @@ class ServerClient:
         wait_s: float = 0.0,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes, float | None]:
+        """Make one request; return status, body and `Retry-After`. A long poll may take `wait_s` more."""
         if isinstance(body, Record):
             content: bytes | None = body.model_dump_json(exclude_none=True).encode()
         else:

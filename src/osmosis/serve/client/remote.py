@@ -45,7 +45,10 @@ class ServerAt:
     generation: protocols.Generation | None = None
     connecting: Callable[[], socket.socket] | None = None
     silent_s: float | None = None
-    """Seconds without an answer until a server elsewhere counts as dead; None: only when it refuses connections."""
+    """For a server elsewhere: seconds without an answer until it counts as dead, as when its gateway reports it gone.
+
+    None: it is dead only when it refuses connections.
+    """
 
 
 @asynccontextmanager
@@ -64,8 +67,9 @@ async def started(
 async def served(
     at: ServerAt, proxy: ModelProxy, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
 ) -> "AsyncIterator[ServedRollouts]":
-    """Yield the agent behind a rollout server; `died` returns when the server's process has ended; without it, refused
-    connections count. Raises `NetworkError` when there is no healthy server to begin with."""
+    """Yield the agent behind a rollout server; the model proxy `proxy` must be open. `died` (for example
+    `RolloutServerProcess.wait_died`) returns when the server's process has ended; without it, a server that refuses
+    connections for some seconds counts as dead. Raises `NetworkError` when there is no healthy server to begin with."""
     async with open_session(connecting=at.connecting) as session:
         client = protocols.ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
         generation, capacity = await _detect_generation(client)
@@ -80,7 +84,9 @@ async def served(
 
 
 async def check_key(server_url: str, api_key: str | None) -> None:
-    """Ask for something that needs the key (generation 0.2 knows the second path alone); raise only `AuthRequired`."""
+    """Ask the server something that needs its key; raise `AuthRequired` when it wants another one. A server of
+    generation 0.2 knows only the second path. Everything else (a server without a key, none at all) is for `served` to
+    find out."""
     async with open_session() as session:
         client = protocols.ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         try:

@@ -136,8 +136,11 @@ class RolloutEndpoint:
     conversation: list[Message] = field(default_factory=list)
     """The agent's own, as of its last answer: side calls are not part of it."""
     left_out: set[str] = field(default_factory=set)
+    """Fields and tools of its calls that had no effect."""
     overrides_sampling: bool = False
+    """True if the run's sampling parameters win over those of its chat completions, too."""
     overridden: JsonObject = field(default_factory=dict)
+    """Parameters of its calls in whose place the run's own were used."""
     completion: CompletionCallback | None = None
     grader: GraderCallback | None = None
     response: Record | None = None

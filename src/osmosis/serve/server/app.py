@@ -52,9 +52,12 @@ def create_rollout_server(
     save_trajectories: bool | None = None,
 ) -> FastAPI:
     """Return a FastAPI app that runs rollouts on `backend`, as many at once as it allows, at most `max_concurrent`.
-    With `api_key` every endpoint but `/health` wants it as a bearer. Undeliverable results are spooled in `spool_dir`
-    (default: a folder of this backend and of the current folder). `environ` gives the instance id that `/health`
-    echoes. `save_trajectories` None: when the artifact root is set or the rollout made its folder of artifacts."""
+    `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
+    bearer. Undeliverable results are spooled in `spool_dir` (default: a folder of this backend and of the current
+    folder, beneath the artifact root or the user data directory). `environ` (default: the process's) gives the instance
+    id that `/health` echoes. `trajectory.json` and `diagnostics.json` of each rollout are written with
+    `save_trajectories`, never without it when it is False, and by default when the artifact root is set or the rollout
+    made its folder of artifacts."""
     environ = os.environ if environ is None else environ
     limits = limits or ServeLimits()
     depth = getattr(backend, "max_queue_depth", None)

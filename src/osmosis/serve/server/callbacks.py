@@ -125,6 +125,7 @@ class DeliveryPolicy:
     """Bytes per second: a large result is given the time that it takes at this rate, too."""
     parallel: int = 128
     max_age_s: float = MAX_AGE_S
+    """A result that nobody has taken by then is set aside."""
 
 
 Listener = Callable[[bytes | None], None]
@@ -135,6 +136,8 @@ class Refused(Exception): ...
 
 
 class ResultDelivery:
+    """Deliver posts in the background. `start` sends again what earlier processes left, `close` spools the rest."""
+
     def __init__(self, *, spool: Spool | None = None, policy: DeliveryPolicy | None = None) -> None:
         self.policy = policy or DeliveryPolicy()
         self.delivered = 0

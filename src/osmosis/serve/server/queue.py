@@ -20,6 +20,7 @@ from osmosis.sdk.user_code import contain
 @dataclass(frozen=True)
 class ServeLimits:
     max_queue: int = 10_000
+    """Rollouts that may wait for a slot; one more is answered 429."""
     rollout_timeout_s: float = 3600.0
     """Limit of one rollout whose request names no limits of its own."""
     timeout_grace_s: float = 15.0
@@ -31,6 +32,7 @@ class ServeLimits:
     lease_s: float = 120.0
     """A polled rollout that nobody reads for this long is cancelled (generation 0.4)."""
     keep_s: float = 900.0
+    """How long a finished rollout's result can be read again."""
     drain_s: float = 30.0
     """On shutdown: how long running rollouts may go on before they are ended with an error result."""
     delivery_drain_s: float = 10.0
@@ -136,6 +138,8 @@ class AcceptedRollout:
 
 
 class NotAccepted(Exception):
+    """The server takes no rollout now; `retry_after_s` says when to ask again."""
+
     retry_after_s = 5
 
 
@@ -179,6 +183,7 @@ class RolloutQueue:
         self._pump()
 
     def cancel(self, ids: Iterable[str], reason: str = "cancelled on request") -> dict[str, str]:
+        """End the named rollouts; return by id what each was: `cancelled_queued`, `cancelled_running`, `not_found`."""
         dispositions: dict[str, str] = {}
         for rollout_id in ids:
             entry = self.live.get(rollout_id)

@@ -79,6 +79,7 @@ class RolloutService:
         self.runtime.background.append(self.sweep)
 
     def accept(self, init: RolloutInit) -> RolloutAccepted | None:
+        """Start a rollout; return the answer of a polled one, else None. Raises `NotAccepted`."""
         polled = init.completion_callback_url is None and init.grader_callback_url is None
         if init.rollout_id is None:
             if polled:
@@ -114,6 +115,7 @@ class RolloutService:
         )
 
     async def result(self, rollout_id: str, lease: str, disconnected: Callable[[], Awaitable[None]]) -> RolloutState04:
+        """Wait for a change of state, for the result, or until the reader has disconnected; renew the lease."""
         record = self._rollouts.get(rollout_id)
         if record is None:
             raise HTTPException(404, f"no rollout {rollout_id}")

@@ -41,6 +41,8 @@ class ServeError(OsmosisError):
 
 @dataclass(frozen=True)
 class ServeOptions:
+    """How to serve. `target` is `module:attribute`; needed to reload, else for display only."""
+
     target: str = ""
     base_dir: str = "."
     host: str = DEFAULT_HOST

@@ -30,6 +30,7 @@ class ServerRuntime:
         self.delivery = ResultDelivery(spool=Spool(spool_dir) if spool_dir else None, policy=delivery_policy)
         self.background: list[Callable[[], Coroutine[object, object, None]]] = []
         self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """Entered before the server takes rollouts, left before it drains."""
         self.backends: list[Callable[[], Coroutine[object, object, None]]] = []
         """Awaited when nothing runs any more: what cancelled rollouts still clean up must not die with the process."""
         self.after_close: list[Callable[[], None]] = []

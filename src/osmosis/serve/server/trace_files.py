@@ -1,5 +1,6 @@
-"""The files of each rollout: its trace in the log folder, and `trajectory.json` (ATIF) and `diagnostics.json` beside
-the files of its workflow. A background thread writes; a rollout id never leads out of the folder."""
+"""The files a rollout server writes about each rollout: its trace, one JSON Lines file in the log folder, and beside
+the files of its workflow `<root>/<id>/trajectory.json` (an ATIF document) and `diagnostics.json`. A background thread
+writes, known secrets are removed, and a rollout id never leads out of the folder."""
 
 import asyncio
 import json
@@ -103,6 +104,7 @@ class EndedRollout:
     init: RolloutInit
     outcome: RolloutOutcome
     execution: ExecutionResult | None
+    """Result; None when it was ended from outside."""
     queue_ms: float
     duration_ms: float
     finished_at: str
@@ -147,6 +149,7 @@ class TrajectoryWriter:
         )
 
     def _compose(self, ended: EndedRollout, answer: bytes | None) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of each file, without the server's secrets and the keys of the rollout."""
         keys = [key for key in (ended.init.llm_api_key, ended.init.controller_api_key) if key]
         redactor = Redactor([*self._secrets, *keys])
 

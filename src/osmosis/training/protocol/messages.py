@@ -134,6 +134,7 @@ class SampleRequest(Record):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     stop: list[str] = Field(default_factory=list)
+    """Texts that end the answer; its content leaves them out."""
     seed: int | None = None
     """With the same seed, weights and prompt the answer is the same (builtin sampler on the CPU)."""
     stream: bool = False

@@ -19,6 +19,8 @@ SPREAD = 4
 
 @dataclass(slots=True)
 class Part:
+    """An unbroken token sequence, and which of its tokens the model is trained on."""
+
     token_ids: NDArray[np.int32]  # array of 32-bit integers
     trained: NDArray[np.int64]
     """Where the trained tokens are in `token_ids`, never at 0: nothing comes before the first."""
@@ -167,6 +169,7 @@ def _empty_mask(layout: Layout, rows: int, width: int) -> Tensor:
 
 
 def _ranges(path: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers in `path` as half-open ranges."""
     if not len(path):
         return []
     breaks = np.nonzero(np.diff(path) != 1)[0] + 1

@@ -149,6 +149,7 @@ class TrainerService:
         self._socket_path.unlink(missing_ok=True)
 
     def emit(self, event: messages.Event) -> None:
+        """Send an event to the job; safe from any thread."""
         if isinstance(event, messages.Failed):
             self.health.state = "failed"
         elif isinstance(event, messages.Done):
@@ -171,6 +172,7 @@ class TrainerService:
             return self._batches.pop(key)
 
     def request_stop(self) -> None:
+        """End the wait of `collect`; the loop sees `stop_requested` at its next step boundary."""
         with self._answered:
             self.stop_requested.set()
             self._answered.notify_all()

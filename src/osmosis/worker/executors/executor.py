@@ -78,7 +78,8 @@ class SchedulerExecutor:
     def owns(self, handle: Handle) -> bool:
         return handle.get("executor") == self.name
 
-    def reap(self) -> None: ...
+    def reap(self) -> None:
+        """Do nothing: the scheduler reaps its jobs."""
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:
         raise NotImplementedError
