@@ -135,10 +135,33 @@ def rollouts_keys(db: Database, run_id: str) -> list[tuple[int, str, int]]:
         return rollouts.list_keys(session, run_id)
 
 
-def test_an_empty_database_gets_the_tables_of_this_version(tmp_path: Path, database_url: str) -> None:
+def list_tables(db: Database) -> dict[str, object]:
+    reader = sa.inspect(db.engine)
+    return {
+        name: [
+            sorted([column["name"], str(column["type"]), column["nullable"], column["default"]] for column in columns),
+            sorted(map(str, reader.get_foreign_keys(name))),
+            sorted(map(str, reader.get_indexes(name))),
+            sorted(map(str, reader.get_unique_constraints(name))),
+            reader.get_pk_constraint(name),
+        ]
+        for name in sorted(reader.get_table_names())
+        for columns in [reader.get_columns(name)]
+    }
+
+
+def test_an_empty_database_gets_the_tables_that_all_migrations_make(tmp_path: Path, database_url: str) -> None:
     db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
     db.migrate()
     check_schema(db)
+    created = list_tables(db)
+    tables.Base.metadata.drop_all(db.engine)
+    with db.write() as session:
+        session.execute(sa.text("DROP TABLE alembic_version"))
+    db.migrate("0004")
+    db.migrate()
+    check_schema(db)
+    assert list_tables(db) == created
     db.close()
 
 

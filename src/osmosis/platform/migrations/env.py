@@ -1,5 +1,5 @@
-"""Alembic's entry: one transaction for all migrations. SQLite changes a table by dropping it, which cascades, so
-foreign keys are off, and checked before the commit."""
+"""Alembic's entry: one transaction for all migrations, of which an empty database needs none. SQLite changes a table by
+dropping it, which cascades, so foreign keys are off, and checked before the commit."""
 
 import sqlalchemy as sa
 from alembic import context
@@ -21,6 +21,11 @@ def run(connection: sa.Connection, *, sqlite: bool) -> None:
             compare_type=True,
             render_item=lambda kind, value, _: "UtcDateTime()" if isinstance(value, UtcDateTime) else False,
         )
+        if context.get_revision_argument() == context.get_head_revision():
+            migrations = context.get_context()
+            if migrations.get_current_revision() is None:  # a second less of a first start
+                Base.metadata.create_all(connection)
+                migrations.stamp(context.script, "head")
         context.run_migrations()
         if sqlite:
             violations = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
