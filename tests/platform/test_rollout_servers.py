@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.rollout_servers import service as rollout_servers
-from osmosis.platform.rollout_servers.service import ProbeTarget
 from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.workspaces import rollout_servers
+from osmosis.platform.workspaces.rollout_servers import ProbeTarget
 
 KEY = "server-key-that-must-not-leak"
 REGISTER = "rollout-server/register"

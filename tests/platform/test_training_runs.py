@@ -11,7 +11,7 @@ from osmosis.datasets.row_file import read_row_file
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import job_files, queue
-from osmosis.platform.training import service, sft_data
+from osmosis.platform.training import service
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import JobResult, MetricPoint
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
@@ -161,8 +161,8 @@ def test_preferences_are_pairs_of_the_best_and_the_worst_rollouts_of_a_row(ready
         run = session.scalars(sa.select(tables.Run).where(tables.Run.name == "multiply-1")).one()
         query = sa.select(tables.Rollout.id, tables.Rollout.row_index, tables.Rollout.reward)
         scores = {number: (row, reward) for number, row, reward in session.execute(query)}
-        pairs = [[scores[number] for number in pair] for pair in sft_data._pair(session, run, config)]
-        examples = list(sft_data.list_examples(session, run, config, after=1, limit=5))
+        pairs = [[scores[number] for number in pair] for pair in service._pair(session, run, config)]
+        examples = list(service.list_examples(session, run, config, after=1, limit=5))
     assert sorted(pairs) == [[(0, 0.9), (0, 0.1)], [(0, 1.0), (0, 0.0)], [(3, 1.0), (3, 0.0)]]
     assert [example.place for example in examples] == [2, 3]
     assert all(example.rejected is not None for example in examples)
@@ -232,7 +232,7 @@ def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
     with ready.platform.db.read() as session:
         learner = session.get_one(tables.Run, sent["id"])
         workspace = session.get_one(tables.Workspace, learner.workspace_id)
-        keys = sft_data.list_row_keys(session, workspace, TrainingConfig.model_validate(learner.config))
+        keys = service.list_row_keys(session, workspace, TrainingConfig.model_validate(learner.config))
     assert keys == {"k0", "k1", "k2", "k3", "@9"}, "rows of the examples, for `metrics.compare`"
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from osmosis.base.locks import locked
 from osmosis.errors import PlatformError
 from osmosis.platform.auth.rate_limits import RateLimits
-from osmosis.platform.backup import table_dump
-from osmosis.platform.backup.archive import BackupManifest, add_rows, build_header, finish, open_writer
+from osmosis.platform.backup.archive import BackupManifest, add_rows, build_header, finish, open_snapshot, open_writer
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.store import Objects
@@ -56,7 +55,7 @@ def _keep(settings: PlatformSettings, db: Database, vault: Vault, revision: str)
     try:
         target.parent.mkdir(exist_ok=True, mode=0o700)
         with open_writer(target, build_header(db.engine, vault.key_id, scope="database")) as archive:
-            with table_dump.open_snapshot(db.engine) as connection:
+            with open_snapshot(db.engine) as connection:
                 rows = add_rows(connection, archive)
             finish(archive, BackupManifest(files=dict(archive.sums), rows=rows))
     except OSError as error:

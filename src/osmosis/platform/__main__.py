@@ -25,7 +25,7 @@ from osmosis.platform import Platform
 from osmosis.platform.app import create_app
 from osmosis.platform.backup.restore import ANNOUNCEMENT, running_in
 from osmosis.platform.embedded_worker import Reachability, build_embedded_worker
-from osmosis.platform.maintenance.logging import LogFile, formatter
+from osmosis.platform.maintenance.telemetry import LogFile, formatter
 from osmosis.platform.settings import WILDCARDS, LogFormat, PlatformSettings
 from osmosis.platform.web.session import event_streams
 from osmosis.records.base import utc_now

@@ -24,14 +24,13 @@ from osmosis.platform.git import routes as git, sync
 from osmosis.platform.http.json_route import JsonRoute, handle_errors
 from osmosis.platform.http.middleware import BodyLimits, ClientVersions, RequestLog, check_reader
 from osmosis.platform.maintenance.gc import sweep_daily
-from osmosis.platform.maintenance.metrics import PlatformMetrics
-from osmosis.platform.models import inference_routes as inference, routes as models
+from osmosis.platform.maintenance.telemetry import PlatformMetrics
+from osmosis.platform.models import routes as models
 from osmosis.platform.models.inference import InferenceProxy
 from osmosis.platform.objects.publish import publish_all
-from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run, routes as run_upload
 from osmosis.platform.runs import notices, routes as eval_runs, schedules
-from osmosis.platform.scheduling import job_routes as jobs, worker_routes as workers
+from osmosis.platform.scheduling import routes as scheduling
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import routes as training
 from osmosis.platform.workspaces import routes as workspaces
@@ -164,6 +163,7 @@ def find_unreadiness(platform: Platform) -> str:
 
 ROUTERS: tuple[APIRouter, ...] = (
     auth.router, workspaces.router, git.router, git.host_router, datasets.router, run_upload.router, eval_runs.router,
-    training.router, models.files_router, models.router, inference.router,
-    models.not_offered, rollout_servers.router, jobs.tickets_router, jobs.router, workers.router, workers.people,
+    training.router, models.files_router, models.router, models.inference_router,
+    models.not_offered, scheduling.tickets_router, scheduling.router, scheduling.workers_router,
+    scheduling.people_router,
 )  # fmt: skip

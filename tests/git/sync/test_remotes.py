@@ -22,7 +22,7 @@ from osmosis.base.git import Git, GitError
 from osmosis.errors import Forbidden, UsageError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.git import mirror, repositories, sync
-from osmosis.platform.git.remotes import Remote, reaching
+from osmosis.platform.git.mirror import Remote, reaching
 from osmosis.platform.settings import PlatformSettings
 from support.platform_app import RunningPlatform, running_platform
 from support.platform_process import until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.platform.maintenance.logging import LogFile
+from osmosis.platform.maintenance.telemetry import LogFile
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from osmosis.platform import tables
 from osmosis.platform.app import create_app
-from osmosis.platform.maintenance.logging import formatter
+from osmosis.platform.maintenance.telemetry import formatter
 from support.platform_data import add_run
 
 HERE = ("127.0.0.1", 5000)

@@ -17,7 +17,7 @@ from osmosis.jobs.trainer.settings import Examples, rollout_plan, trainer_plan
 from osmosis.jobs.trainer.vllm import GpuSplit
 from osmosis.platform.runs import submit
 from osmosis.platform.scheduling import job_spec, queue
-from osmosis.platform.training import sft_data
+from osmosis.platform.training import service
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import Checkpoints, Sampling, Training, TrainingConfig
 from osmosis.records.run.job import JobSpec
@@ -54,9 +54,9 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
 """Of each key, a value that is not its default, and what it needs beside it."""
 ELSEWHERE = {
     "failures": training_work.__file__,
-    "from_run": sft_data.__file__,
-    "min_score": sft_data.__file__,
-    "pairs_per_row": sft_data.__file__,
+    "from_run": service.__file__,
+    "min_score": service.__file__,
+    "pairs_per_row": service.__file__,
     "tokenizer": job_spec.__file__,
     "resources": queue.__file__,
     "priority": submit.__file__,

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from osmosis.base import safe_open
 from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform.backup import table_dump
 from osmosis.platform.backup.archive import (
     ArchiveWriter,
     BackupManifest,
@@ -23,7 +22,9 @@ from osmosis.platform.backup.archive import (
     add_rows,
     build_header,
     finish,
+    open_snapshot,
     open_writer,
+    reflect_tables,
 )
 from osmosis.platform.db import open_engine
 from osmosis.platform.objects import open_objects
@@ -80,7 +81,7 @@ def _attempt(
             given = settings.master_key.get_secret_value().encode()
             archive.add("master.key", given or (settings.data_dir / "master.key").read_bytes())
         _add_files(settings, objects, archive)
-        with table_dump.open_snapshot(engine) as connection:
+        with open_snapshot(engine) as connection:
             paths, repositories = _needed(connection)
             _add_files(settings, objects, archive)  # what came since, for the rows that came with it
             for path in sorted(paths):
@@ -147,7 +148,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]]:
-    tables = table_dump.reflect_tables(connection).tables
+    tables = reflect_tables(connection).tables
     files: set[str] = set()
     for table, column in (("datasets", "path"), ("runs", "dataset_path")):
         if table in tables:
@@ -164,7 +165,7 @@ def _missing_for_long(settings: PlatformSettings, path: str) -> bool:
     """Return whether a file was lost before the backup: then its rows are kept without it."""
     engine = open_engine(settings.database)
     try:
-        with table_dump.open_snapshot(engine) as now:
+        with open_snapshot(engine) as now:
             files, _ = _needed(now)
     finally:
         engine.dispose()

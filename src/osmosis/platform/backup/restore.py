@@ -17,8 +17,15 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free
 from osmosis.base.processes import is_same
 from osmosis.errors import Conflict, ValidationError
-from osmosis.platform.backup import table_dump
-from osmosis.platform.backup.archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
+from osmosis.platform.backup.archive import (
+    ArchiveReader,
+    BackupHeader,
+    BackupManifest,
+    StoredRepository,
+    load_pieces,
+    open_reader,
+    reflect_tables,
+)
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
 from osmosis.platform.objects import open_objects
@@ -158,7 +165,7 @@ def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) ->
         except BaseException:
             if not own:  # as empty as it was
                 with db.engine.begin() as connection:
-                    table_dump.reflect_tables(connection).drop_all(connection)
+                    reflect_tables(connection).drop_all(connection)
             raise
     finally:
         db.close()
@@ -194,10 +201,10 @@ def _load(db: Database, header: BackupHeader, unpacked: _Unpacked) -> tuple[int,
 
     pieces = ((table, path.read_bytes()) for table, path in unpacked.pieces)
     with db.engine.begin() as connection:
-        rows = table_dump.load_pieces(connection, pieces, {"jobs": released, "runs": released_before})
+        rows = load_pieces(connection, pieces, {"jobs": released, "runs": released_before})
         if rows != unpacked.manifest.rows:
             raise ValidationError(f"the backup has {unpacked.manifest.rows} rows, {rows} could be read")
-        logs = table_dump.reflect_tables(connection).tables.get("run_logs")
+        logs = reflect_tables(connection).tables.get("run_logs")
         if logs is not None and in_flight:
             now = utc_now() if connection.dialect.name != "sqlite" else utc_now().replace(tzinfo=None)
             line = {"level": "warning", "step": "platform", "timestamp": now}

@@ -20,7 +20,7 @@ from osmosis.base.files import find_full_disk
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import InternalError, OsmosisError, ValidationError, from_wire
 from osmosis.platform.db import find_unavailable
-from osmosis.platform.maintenance.logging import request_id
+from osmosis.platform.maintenance.telemetry import request_id
 from osmosis.records.base import Record
 
 log = logging.getLogger("osmosis.platform")

@@ -19,8 +19,7 @@ from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import bearer
 from osmosis.platform.http.json_route import error_response
-from osmosis.platform.maintenance.logging import FIELDS, request_id
-from osmosis.platform.maintenance.metrics import UNMATCHED, PlatformMetrics
+from osmosis.platform.maintenance.telemetry import FIELDS, UNMATCHED, PlatformMetrics, request_id
 from osmosis.platform.models import inference
 from osmosis.platform.scheduling import leases
 from osmosis.platform.settings import PlatformSettings

@@ -15,7 +15,7 @@ from osmosis._version import __version__
 from osmosis.base.files import read_object
 from osmosis.base.processes import find_processes, start_token
 from osmosis.errors import OsmosisError
-from osmosis.platform.backup import table_dump
+from osmosis.platform.backup.archive import open_snapshot, reflect_tables
 from osmosis.platform.backup.restore import ANNOUNCEMENT, running_in
 from osmosis.platform.db import HEAD, open_engine, read_revision
 from osmosis.platform.objects import open_objects
@@ -124,12 +124,12 @@ def _database(settings: PlatformSettings) -> Iterator[Problem]:
         return
     engine = open_engine(settings.database)
     try:
-        with table_dump.open_snapshot(engine) as connection:
+        with open_snapshot(engine) as connection:
             yield from _revision(connection)
             if sqlite and path.stat().st_size < QUICK_BYTES:
                 yield from _sound(connection, path)
             yield from _clock(connection, sqlite=sqlite)
-            tables = table_dump.reflect_tables(connection).tables
+            tables = reflect_tables(connection).tables
             yield from _secrets(connection, tables, settings)
             yield from _lost_files(connection, tables, settings)
             yield from _stale_jobs(connection, tables, settings)

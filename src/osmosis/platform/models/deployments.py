@@ -13,7 +13,6 @@ from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.training import checkpoints
 from osmosis.records.api.body import format_moment
 from osmosis.records.api.training import ModelDeployment, ModelRow
 from osmosis.records.run.job import Stage
@@ -109,7 +108,7 @@ def deploy(
         lifecycle.switch_status(session, deployment, RunStatus.PENDING)
     deployment.progress, deployment.started_at, deployment.creator_id = None, None, user.id
     if (checkpoint := session.get(tables.Checkpoint, model.id)) is not None:
-        checkpoints.hold(platform.settings, checkpoint)
+        models.hold_checkpoint(platform.settings, checkpoint)
     session.flush()
     queue.enqueue(session, deployment, "serving")
     lifecycle.log(session, deployment, f"deployed by {user.name}")

@@ -11,7 +11,6 @@ from osmosis.platform.db import count_of
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
-from osmosis.platform.training import checkpoints
 from osmosis.records.api.training import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
@@ -49,7 +48,7 @@ def start(
     )
     session.add(merge)
     session.flush()
-    checkpoints.hold(platform.settings, checkpoint)
+    models.hold_checkpoint(platform.settings, checkpoint)
     queue.enqueue(session, merge, "merge")
     lifecycle.log(session, merge, f"{checkpoint.name} is to be merged, asked for by {user.name}")
     return merge

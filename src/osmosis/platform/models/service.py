@@ -1,8 +1,10 @@
-"""The model store of a workspace: uploaded base models, and checkpoints in the folders of their runs."""
+"""The model store of a workspace: uploaded base models, and checkpoints in the folders of their runs, which stay while
+they are deployed or merged."""
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import leases
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
 from osmosis.records.api.training import AnnouncedFile, ModelFile, ModelRow
 from osmosis.records.base import utc_now
+from osmosis.records.run.job import CheckpointReport, hold_file
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import RunStatus
 
@@ -295,3 +299,72 @@ def trained_row(checkpoint: tables.Checkpoint, run: tables.Run) -> ModelRow:
     names = {"model_name": checkpoint.name, "training_run_name": run.name, "checkpoint_step": checkpoint.step}
     names["tune"] = tune_of(run)
     return ModelRow.from_row(checkpoint, **names)
+
+
+SENT = re.compile(r"^step-\d{6,12}\Z")
+REMOVED = "removed"
+"""Key in a checkpoint's details: its run removed it while it was in use."""
+
+
+def store_checkpoints(
+    session: Session, settings: PlatformSettings, run: tables.Run, reports: Iterable[CheckpointReport]
+) -> int:
+    """Store new checkpoints, forget removed ones; return how many were new. Raise ValidationError."""
+    rows = {row.step: row for row in session.scalars(sa.select(tables.Checkpoint).filter_by(run_id=run.id))}
+    start = find_start(session, run.workspace_id, run.model_path)
+    base_model = start.base_model if start else run.model_path
+    used = set[str]()
+    users = (tables.Deployment, tables.Deployment.name), (tables.Merge, tables.Merge.adapter)
+    for table, column in (*users, (tables.Run, tables.Run.model_path)):
+        live = sa.select(column).where(table.workspace_id == run.workspace_id, lifecycle.is_live(table))
+        used.update(session.scalars(live))
+    for checkpoint in rows.values():
+        if checkpoint.name not in used:
+            hold_file(settings.located(checkpoint.path)).unlink(missing_ok=True)
+    removed_paths = {removed_row.path for removed_row in rows.values() if (removed_row.details or {}).get(REMOVED)}
+    new = 0
+    for report in reports:
+        path = _checkpoint_path(settings, run, report.path)
+        row = rows.get(report.step)
+        if row is None:
+            name = f"{run.name}-step-{report.step}"
+            row = rows[report.step] = tables.Checkpoint(run_id=run.id, step=report.step, name=name)
+            session.add(row)
+            new += 1
+        row.status, row.base_model, row.path = READY, base_model, path
+        row.reward = report.reward if report.reward is not None else row.reward
+        row.details = {"kind": report.kind}
+        removed_paths |= {_checkpoint_path(settings, run, removed) for removed in report.removed}
+        removed_paths.discard(path)
+    for step in [step for step, removed_row in rows.items() if removed_row.path in removed_paths]:
+        removed_row = rows[step]
+        if removed_row.name in used:
+            removed_row.details = {**(removed_row.details or {}), REMOVED: True}
+        elif sa.inspect(removed_row).persistent:
+            session.delete(rows.pop(step))
+        else:
+            session.expunge(rows.pop(step))
+    if new:
+        for job in lifecycle.list_jobs(session, run):
+            leases.note_progress(job)
+    session.flush()
+    return new
+
+
+def list_checkpoint_paths(session: Session, run_id: str) -> set[str]:
+    return set(session.scalars(sa.select(tables.Checkpoint.path).filter_by(run_id=run_id)))
+
+
+def hold_checkpoint(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> None:
+    """Mark a checkpoint as in use: its trainer keeps it until `store_checkpoints` finds it unused."""
+    folder = settings.located(checkpoint.path)
+    if folder.parent.is_dir():
+        hold_file(folder).touch(mode=0o600)
+
+
+def _checkpoint_path(settings: PlatformSettings, run: tables.Run, name: str) -> str:
+    folder = checkpoints_of(settings, run.id)
+    path = folder / name if SENT.match(name) else Path(name)
+    if path.resolve().parent != folder.resolve():
+        raise ValidationError(f"{name} is not in the folder of this run's checkpoints", field="path")
+    return settings.stored(folder / path.name)

@@ -25,9 +25,9 @@ from osmosis.metrics.formats import number
 from osmosis.metrics.warnings import alarms
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import changed_by
-from osmosis.platform.rollout_servers.service import takes_private
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import secrets
+from osmosis.platform.workspaces.rollout_servers import takes_private
 from osmosis.records.api.runs import Notice, NoticeEvent
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import Notify

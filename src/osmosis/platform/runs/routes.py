@@ -21,7 +21,7 @@ from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
 from osmosis.platform.runs import benchmarks, downloads, lifecycle, rollouts, schedules, share_links, submit, views
 from osmosis.platform.runs.retry import retry as retry_run
-from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.scheduling import workers
 from osmosis.platform.workspaces import audit
 from osmosis.records.api import runs as run_api
 from osmosis.records.api.body import LogPage
@@ -155,7 +155,7 @@ PREFIX = routes.prefix
 @slow("checks")
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> run_api.SubmittedRun:
     run = submit.submit(platform, scope.workspace, scope, submit.parse(body, "eval"), kind="eval")
-    return views.build_accepted(platform.settings, run, sandbox=worker_admin.describe_sandboxes(platform, run))
+    return views.build_accepted(platform.settings, run, sandbox=workers.describe_sandboxes(platform, run))
 
 
 @router.get("/api/cli/schedules")

@@ -17,7 +17,7 @@ from osmosis.platform.git import repositories, sync
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
-from osmosis.platform.training import checkpoints, service as training, sft_data
+from osmosis.platform.training import service as training
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.records.base import utc_now
@@ -161,7 +161,7 @@ def _model_issues(
                 models.resolve(session, settings, workspace.id, named)
             else:
                 adapter = models.resolve_served(session, settings, workspace.id, named).adapter
-                checkpoints.hold(settings, start)
+                models.hold_checkpoint(settings, start)
                 if (
                     issues := _adapter_issues(Path(adapter), config.advanced)
                     if adapter
@@ -221,7 +221,7 @@ def _size_issues(
         return []
     if config.advanced.method != "grpo":
         try:
-            message = sft_data.explain_too_few(session, workspace, config)
+            message = training.explain_too_few(session, workspace, config)
         except ValidationError as error:
             return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
@@ -372,5 +372,5 @@ def _settled(
     if config.advanced.method == "grpo":
         batch = training.plan_config(session, workspace, config).batch
         return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})
-    named = sft_data.full_name(sft_data.get_source(session, workspace, config))
+    named = training.full_name(training.get_source(session, workspace, config))
     return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})

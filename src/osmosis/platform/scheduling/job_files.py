@@ -24,7 +24,6 @@ from osmosis.platform.models import service as models
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.training import checkpoints
 from osmosis.records.api.workers import JobFile, JobFolder
 from osmosis.records.protocol.messages import check_rollout_id
 from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, read_manifest
@@ -206,7 +205,7 @@ def load_folder_sources(
         if model is not None and models.folder_of(settings, model.id) == folder:
             sums[name] = [dict(row) for row in model.files]
     query = sa.select(tables.Checkpoint).filter_by(run_id=run.id).order_by(tables.Checkpoint.step)
-    rows = [row for row in session.scalars(query) if not (row.details or {}).get(checkpoints.REMOVED)]
+    rows = [row for row in session.scalars(query) if not (row.details or {}).get(models.REMOVED)]
     return FolderSources(run.id, folders, sums, [settings.located(row.path) for row in rows])
 
 
@@ -275,7 +274,7 @@ def _is_text(path: str) -> bool:
 
 class IncomingCheckpoint:
     def __init__(self, settings: PlatformSettings, run: tables.Run, name: str) -> None:
-        if not checkpoints.SENT.match(name):
+        if not models.SENT.match(name):
             raise ValidationError(f"{name!r} is not the name of a checkpoint: step-000012", field="name")
         self._name, self._run = name, run.name
         self._draft = folder_of(settings, run.id) / "checkpoints" / name

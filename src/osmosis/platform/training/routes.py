@@ -4,7 +4,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, ScopeDep
 from osmosis.platform.background import slow
 from osmosis.platform.runs import lifecycle, retry as run_retry, submit, views
 from osmosis.platform.runs.routes import RunRoutes
-from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.scheduling import workers
 from osmosis.platform.training import service
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.runs import RetryRun, SubmittedRun
@@ -22,7 +22,7 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
     request = submit.parse(body, "training")
     service.check_machine(platform.settings)
     run = submit.submit(platform, scope.workspace, scope, request, kind="training")
-    return views.build_accepted(platform.settings, run, sandbox=worker_admin.describe_sandboxes(platform, run))
+    return views.build_accepted(platform.settings, run, sandbox=workers.describe_sandboxes(platform, run))
 
 
 @router.post(f"{PREFIX}/check")

@@ -1,16 +1,19 @@
-"""Training runs: checks before a submit, curves and checkpoints, without the trainer's libraries."""
+"""Training runs: checks before a submit, curves and checkpoints, without the trainer's libraries. Examples for `sft`
+and `dpo` come from the run that the stored config names, so that a job can ask for no other."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
-from osmosis.errors import NotFound, PlatformError
+from osmosis.errors import NotFound, PlatformError, ValidationError
 from osmosis.metrics.training import Gate, Tried, curve_info, in_order, will_it_imitate, will_it_train
 from osmosis.platform import tables
 from osmosis.platform.datasets import service as datasets
@@ -18,13 +21,15 @@ from osmosis.platform.db import count_of
 from osmosis.platform.models import merging, service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.training import sft_data
 from osmosis.records.api import training as training_api
+from osmosis.records.api.workers import StoredExample
 from osmosis.records.config.experiment import TrainingExperiment
-from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.run_config import Evaluation, TrainingConfig
 from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL
+from osmosis.records.run.rollout import RolloutStatus
+from osmosis.records.run.status import RunStatus
 
 
 class NoTrainer(PlatformError):
@@ -190,7 +195,7 @@ def plan_config(
 def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
     config = TrainingConfig.model_validate(run.config)
     if config.advanced.method != "grpo":
-        return sft_data.list_row_keys(session, workspace, config)
+        return list_row_keys(session, workspace, config)
     validation = set(plan_run(run).validation_rows)
     query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
     # With oversample a step may have used groups that began in later ones.
@@ -208,8 +213,8 @@ def check(
 ) -> training_api.TrainingCheck:
     """Check a config by the named evaluation, else the newest of its rollout and dataset."""
     if config.advanced.method != "grpo":
-        source = sft_data.get_source(session, workspace, config)
-        examples = sft_data.count_examples(session, source, config)
+        source = get_source(session, workspace, config)
+        examples = count_examples(session, source, config)
         plan = plan_config(session, workspace, config, examples=examples)
         body = _body(plan, will_it_imitate(config, plan, examples), source)
         body.examples = examples
@@ -294,3 +299,113 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> training_ap
         signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,
         findings=[training_api.GateFinding.from_row(finding) for finding in gate.findings],
     )
+
+
+KINDS = ("eval", "training")
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+def get_source(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run:
+    """Return `eval/NAME`, `training/NAME`, or a name alone, an evaluation first. Raise ValidationError."""
+    named = config.advanced.from_run or ""
+    kind, _, name = named.rpartition("/")
+    for candidate in (kind,) if kind else KINDS:
+        try:
+            run = lifecycle.find(session, workspace, candidate, name)
+            break
+        except NotFound:
+            continue
+    else:
+        raise _refused(f"there is no run named {named!r}", "osmosis eval list, osmosis train list")
+    if not RunStatus(run.status).over:
+        command = "eval" if run.kind == "eval" else "train"
+        raise _refused(f"run {named!r} is {run.status}", f"wait for it: osmosis {command} info {name}")
+    return run
+
+
+def full_name(run: tables.Run) -> str:
+    return f"{run.kind}/{run.name}"
+
+
+def least_score(run: tables.Run, config: TrainingConfig) -> float:
+    if config.advanced.min_score is not None:
+        return config.advanced.min_score
+    threshold = run.config.get("evaluation", {}).get("pass_threshold")
+    return Evaluation().pass_threshold if threshold is None else threshold
+
+
+def count_examples(session: Session, run: tables.Run, config: TrainingConfig) -> int:
+    if config.advanced.method == "dpo":
+        return len(_pair(session, run, config))
+    return session.scalar(sa.select(sa.func.count()).select_from(_chosen(run, config).subquery())) or 0
+
+
+def explain_too_few(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> str | None:
+    run, batch = get_source(session, workspace, config), config.training.rollout_batch_size
+    examples = count_examples(session, run, config)
+    if examples >= batch:
+        return None
+    unit = "rollouts" if config.advanced.method == "sft" else "pairs of a worse rollout and one"
+    score = least_score(run, config)
+    return f"run {run.name!r} has {examples} {unit} with a score of at least {score:g}, and one step takes {batch}"
+
+
+def list_row_keys(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> set[str]:
+    try:
+        run = get_source(session, workspace, config)
+    except ValidationError:
+        return set()
+    return set(session.scalars(_chosen(run, config).with_only_columns(tables.Rollout.row_key).distinct()))
+
+
+def list_examples(
+    session: Session, run: tables.Run, config: TrainingConfig, *, after: int, limit: int
+) -> Iterator[StoredExample]:
+    if config.advanced.method == "dpo":
+        pairs = enumerate(_pair(session, run, config)[after : after + limit], after + 1)
+        rows: Iterator[tuple[int, str, str]] = (
+            (number, session.get_one(tables.Rollout, better).body, session.get_one(tables.Rollout, worse).body)
+            for number, (better, worse) in pairs
+        )
+    else:
+        query = _chosen(run, config).where(tables.Rollout.id > after).order_by(tables.Rollout.id).limit(limit)
+        rows = ((position, body, "{}") for position, body in session.execute(query))
+    sent = 0
+    for position, body, worse_body in rows:
+        record, rejected = orjson.loads(body), orjson.loads(worse_body).get("messages")
+        messages, offered = record.get("messages") or [], record.get("tools")
+        yield StoredExample(place=position, messages=messages, tools=offered, rejected=rejected)
+        sent += len(body) + len(worse_body)
+        if sent >= PAGE_BYTES:
+            return
+
+
+def _chosen(run: tables.Run, config: TrainingConfig) -> sa.Select[int, str]:
+    return sa.select(tables.Rollout.id, tables.Rollout.body).where(
+        tables.Rollout.run_id == run.id,
+        tables.Rollout.status == RolloutStatus.SUCCESS.value,
+        tables.Rollout.reward >= least_score(run, config),
+    )
+
+
+def _pair(session: Session, run: tables.Run, config: TrainingConfig) -> list[tuple[int, int]]:
+    """Return ids of preferred and of worse rollouts: by row, the best and the worst first."""
+    least = least_score(run, config)
+    query = sa.select(tables.Rollout.id, tables.Rollout.row_key, tables.Rollout.reward).where(
+        tables.Rollout.run_id == run.id,
+        tables.Rollout.status == RolloutStatus.SUCCESS.value,
+        tables.Rollout.reward.is_not(None),
+    )
+    rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for position, row, reward in session.execute(query.order_by(tables.Rollout.reward.desc(), tables.Rollout.id)):
+        rows[row][float(reward or 0) < least].append(position)
+    pairs = []
+    for better, worse in rows.values():
+        count = min(config.advanced.pairs_per_row, max(len(better), len(worse))) if better and worse else 0
+        pairs += [(better[at % len(better)], worse[-1 - at % len(worse)]) for at in range(count)]
+    return pairs
+
+
+def _refused(message: str, fix: str) -> ValidationError:
+    issue = {"key": "advanced.from_run", "message": message, "hint": fix}
+    return ValidationError(message, hint=fix, issues=[issue])

@@ -13,12 +13,11 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.git.discovery import Tree
 from osmosis.platform.git.mirror import RepositoryFolder
-from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.platform.runs import schedules, submit
-from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.scheduling import workers as worker_service
 from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
-from osmosis.platform.workspaces import audit, secrets, service as workspaces
+from osmosis.platform.workspaces import audit, rollout_servers, secrets, service as workspaces
 from osmosis.records.api.policy import may
 from osmosis.records.api.workers import WorkerList
 from osmosis.records.config.check import CONFIGS, list_issues
@@ -37,16 +36,16 @@ def workers(viewer: ViewerDep) -> Response:
 
 def _workers(viewer: Viewer, problem: OsmosisError | None = None) -> Response:
     with viewer.platform.db.read() as session:
-        rows = worker_admin.list_rows(session, viewer.user)
-        records = worker_admin.list_visible(session, viewer.user)
-        directed = {worker.id for worker in records if worker_admin.may_manage(session, viewer.user, worker)}
+        rows = worker_service.list_rows(session, viewer.user)
+        records = worker_service.list_visible(session, viewer.user)
+        directed = {worker.id for worker in records if worker_service.may_manage(session, viewer.user, worker)}
     return page("workers.html", viewer, here="workers", found=rows, directed=directed, problem=problem)
 
 
 @router.get("/workers.json")
 def as_json(viewer: ViewerDep) -> Response:
     with viewer.platform.db.read() as session:
-        body = WorkerList(workers=worker_admin.list_rows(session, viewer.user))
+        body = WorkerList(workers=worker_service.list_rows(session, viewer.user))
     return Response(body.model_dump_json(), media_type="application/json", headers=SECURITY)
 
 
@@ -54,7 +53,7 @@ def as_json(viewer: ViewerDep) -> Response:
 def drain(viewer: PosterDep, worker_id: str) -> Response:
     try:
         with viewer.platform.db.write() as session:
-            worker_admin.drain(session, viewer, worker_admin.require_managed(session, viewer.user, worker_id))
+            worker_service.drain(session, viewer, worker_service.require_managed(session, viewer.user, worker_id))
     except OsmosisError as problem:
         return _workers(viewer, problem)
     return redirect("/workers")
@@ -64,8 +63,8 @@ def drain(viewer: PosterDep, worker_id: str) -> Response:
 def remove(viewer: PosterDep, worker_id: str) -> Response:
     try:
         with viewer.platform.db.write() as session:
-            worker = worker_admin.require_managed(session, viewer.user, worker_id)
-            worker_admin.remove(viewer.platform, session, viewer, worker)
+            worker = worker_service.require_managed(session, viewer.user, worker_id)
+            worker_service.remove(viewer.platform, session, viewer, worker)
     except OsmosisError as problem:
         return _workers(viewer, problem)
     return redirect("/workers")

@@ -1,6 +1,9 @@
+"""Routes of rollout servers, probed between two sessions; a client of generation 0.2 names no workspace."""
+
 from typing import Annotated
 
 from fastapi import APIRouter, Response
+from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
@@ -9,6 +12,7 @@ from osmosis.platform.auth import login as login_flows, openid, tokens, users
 from osmosis.platform.auth.dependencies import (
     Caller,
     CallerDep,
+    EitherDep,
     OperatorDep,
     PersonDep,
     PlatformDep,
@@ -18,10 +22,10 @@ from osmosis.platform.auth.dependencies import (
 )
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.git import mirror, repositories, sync
-from osmosis.platform.git.remotes import Remote
+from osmosis.platform.git.mirror import Remote
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
-from osmosis.platform.workspaces import audit, quotas, secrets, service as workspaces
+from osmosis.platform.workspaces import audit, quotas, rollout_servers, secrets, service as workspaces
 from osmosis.records.api import policy as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,
@@ -35,6 +39,7 @@ from osmosis.records.api.accounts import (
     WorkspaceRow,
 )
 from osmosis.records.api.body import Nothing
+from osmosis.records.api.workers import NewServer, RegisteredServer, ServerPage, ServerStatus
 from osmosis.records.api.workspaces import NewSecret, SecretName, SecretPage, SecretRow
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
@@ -293,3 +298,62 @@ def delete_secret(body: SecretName, platform: PlatformDep, caller: SecretsDep) -
         secrets.delete(session, slot)
         audit.note(session, caller, "secret.delete", body.name, workspace=caller.workspace, scope=slot.scope)
     return Response(status_code=204)
+
+
+@router.post("/rollout-server/register")
+async def register_server(body: NewServer, platform: PlatformDep, found: EitherDep) -> RegisteredServer:
+    caller, scope = found
+    rollout_servers.check_name(body.agent_loop_name)
+    target = rollout_servers.ProbeTarget(body.host, body.port, body.api_key or None)
+    health = await rollout_servers.check(target, private=rollout_servers.takes_private(platform.settings))
+    workspace_id, name = scope.workspace.id if scope else None, body.agent_loop_name
+
+    def note() -> str:
+        with platform.db.write() as session:
+            vault = platform.vault
+            return rollout_servers.register(session, vault, caller.user, workspace_id, name, target, health).id
+
+    result = {"server_info": health.info} if health.error is None else {"error": health.error}
+    return RegisteredServer(id=await run_in_threadpool(note), status=health.status, health_check_result=result)
+
+
+@router.post("/rollout-server/{server_id}/heartbeat")
+async def note_heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) -> ServerStatus:
+    """Heartbeat. A server that was not healthy is probed again."""
+
+    def note() -> tables.RolloutServer:
+        with platform.db.write() as session:
+            return rollout_servers.heartbeat(session, caller.user, server_id)
+
+    row = await run_in_threadpool(note)
+    status = row.status if row.status == "healthy" else await _look_again(platform, row)
+    return ServerStatus(id=row.id, status=status)
+
+
+async def _look_again(platform: Platform, row: tables.RolloutServer) -> str:
+    target = rollout_servers.target_of(platform.vault, row)
+    health = await rollout_servers.check(target, private=rollout_servers.takes_private(platform.settings))
+
+    def note() -> None:
+        with platform.db.write() as session:
+            rollout_servers.note_health(session, row.id, health)
+
+    await run_in_threadpool(note)
+    return health.status
+
+
+@router.delete("/rollout-server/{server_id}", status_code=204)
+def remove_server(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+    with platform.db.write() as session:
+        rollout_servers.remove(session, caller.user, server_id)
+    return Response(status_code=204)
+
+
+@router.get("/rollout-servers")
+def list_servers(platform: PlatformDep, found: EitherDep, page: PageDep) -> ServerPage:
+    caller, scope = found
+    with platform.db.read() as session:
+        query = rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
+        rows, total = page.fetch(session, query)
+        bodies = [rollout_servers.build_server(row) for row in rows]
+    return ServerPage(rollout_servers=bodies, **page.place(len(bodies), total))

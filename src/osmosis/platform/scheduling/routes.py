@@ -1,4 +1,5 @@
-"""Routes of jobs. The bearer is the lease; one that is no longer current gets 409 LEASE_LOST and stores nothing."""
+"""Routes of jobs and workers. A job's bearer is its lease; one that is no longer current gets 409 LEASE_LOST and stores
+nothing."""
 
 from typing import Annotated
 
@@ -8,36 +9,40 @@ from fastapi.responses import FileResponse
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, Forbidden, ValidationError
 from osmosis.platform import Platform, tables
-from osmosis.platform.auth.dependencies import PlatformDep, bearer
+from osmosis.platform.auth import tokens
+from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, bearer, caller_with
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.models import merging
+from osmosis.platform.models import merging, service as models
 from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
-from osmosis.platform.scheduling import job_files, job_spec, leases, shards
-from osmosis.platform.training import checkpoints, service, sft_data
-from osmosis.records.api import workers as job_api
+from osmosis.platform.scheduling import job_files, job_spec, leases, shards, workers
+from osmosis.platform.scheduling.workers import WorkerDesk
+from osmosis.platform.training import service
+from osmosis.records.api import workers as worker_api
+from osmosis.records.api.body import Nothing
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
 
 router = APIRouter(prefix="/api/jobs/{run_id}", route_class=JsonRoute)
 tickets_router = APIRouter(prefix="/api/jobs", route_class=JsonRoute)
-
+workers_router = APIRouter(prefix="/api/workers", route_class=JsonRoute)
+people_router = APIRouter(prefix="/api/cli/workers", route_class=JsonRoute)
 
 BYTES = "application/octet-stream"
 TokenDep = Annotated[str, Depends(bearer)]
 
 
 @tickets_router.post("/claim")
-def claim(body: job_api.JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> job_api.JobLease:
+def claim(body: worker_api.JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> worker_api.JobLease:
     """Give a job that a scheduler started its lease for its ticket, once."""
     _unheard(request)
     with platform.db.write() as session:
         lease = leases.redeem_ticket(session, ticket, body, platform.settings.lease_s)
     if not lease:
         raise Conflict("this ticket was used already", hint="a ticket works once; the run's log notes this")
-    return job_api.JobLease(run_id=body.run_id, lease=lease)
+    return worker_api.JobLease(run_id=body.run_id, lease=lease)
 
 
 def _unheard(request: Request) -> None:
@@ -64,13 +69,13 @@ def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
 
 @router.post("/secrets")
 def take_secrets(
-    run_id: str, body: job_api.JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
-) -> job_api.JobSecrets:
+    run_id: str, body: worker_api.JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
+) -> worker_api.JobSecrets:
     """Return the secrets of the run to the first who asks under this lease, where nobody can listen on the way."""
     _unheard(request)
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
-        return job_api.JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
+        return worker_api.JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
 
 
 @router.get("/source", response_class=FileResponse)
@@ -103,15 +108,15 @@ ArtifactsDep = Annotated[job_files.IncomingArtifacts, Depends(_find_artifacts)]
 
 
 @router.get("/artifacts/{rollout_id}")
-def artifacts(incoming: ArtifactsDep) -> job_api.JobArtifacts:
-    return job_api.JobArtifacts(files=incoming.list_sizes())
+def artifacts(incoming: ArtifactsDep) -> worker_api.JobArtifacts:
+    return worker_api.JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/artifacts/{rollout_id}/{path:path}")
 async def put_artifact(
     path: str, size: int, incoming: ArtifactsDep, request: Request, offset: int = 0
-) -> job_api.JobArtifact:
-    return job_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+) -> worker_api.JobArtifact:
+    return worker_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
 
 
 @router.post("/heartbeat")
@@ -121,10 +126,10 @@ def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDe
         return leases.heartbeat(session, held_job, body, platform.settings.lease_s)
 
 
-@router.get("/rollouts", response_model=job_api.StoredKeys)
+@router.get("/rollouts", response_model=worker_api.StoredKeys)
 def stored(
     run_id: str, token: TokenDep, platform: PlatformDep, bodies: bool = False, limit: int = 200, offset: int = 0
-) -> job_api.StoredKeys | Response:
+) -> worker_api.StoredKeys | Response:
     """List the stored keys; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:
         own = shards.bounds_of(session, leases.require_reader(session, run_id, token))
@@ -132,7 +137,7 @@ def stored(
             limit, offset = max(1, min(limit, 1000)), max(0, offset)
             lines = rollouts.list_bodies(session, run_id, limit=limit, offset=offset, rows=own)
             return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
-        return job_api.StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
+        return worker_api.StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
 
 
 @router.get("/examples", response_model=None)
@@ -151,76 +156,78 @@ def examples(
         if config.advanced.method == "grpo":
             raise ValidationError(f"run {run.name!r} learns from no other run")
         workspace = session.get_one(tables.Workspace, run.workspace_id)
-        source = sft_data.get_source(session, workspace, config)
-        examples = sft_data.list_examples(session, source, config, after=after, limit=limit)
+        source = service.get_source(session, workspace, config)
+        examples = service.list_examples(session, source, config, after=after, limit=limit)
         lines = [rollout.to_line() for rollout in examples]
     return Response(b"".join(lines), media_type="application/x-ndjson")
 
 
 @router.post("/rollouts")
-def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         leases.extend(held_job.job, platform.settings.lease_s)
         count = rollouts.store(session, run_id, body.rollouts)
         if count:
             leases.note_progress(held_job.job)
-        return job_api.StoredCount(stored=count)
+        return worker_api.StoredCount(stored=count)
 
 
 @router.post("/logs")
-def add_logs(run_id: str, body: job_api.JobLogs, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def add_logs(run_id: str, body: worker_api.JobLogs, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         shard = held_job.job.shard if held_job.job.shards > 1 else None
         lifecycle.add_lines(session, held_job.work, body.lines, shard=shard)
-    return job_api.StoredCount(stored=len(body.lines))
+    return worker_api.StoredCount(stored=len(body.lines))
 
 
 @router.post("/metrics")
-def add_metrics(run_id: str, body: job_api.JobMetrics, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def add_metrics(
+    run_id: str, body: worker_api.JobMetrics, token: TokenDep, platform: PlatformDep
+) -> worker_api.StoredCount:
     with platform.db.write() as session:
         leases.require_lease(session, run_id, token)
-        return job_api.StoredCount(stored=service.store(session, run_id, body.points))
+        return worker_api.StoredCount(stored=service.store(session, run_id, body.points))
 
 
 @router.post("/optimization")
-def set_optimization(run_id: str, body: Optimization, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def set_optimization(run_id: str, body: Optimization, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
     with platform.db.write() as session:
         leases.require_lease(session, run_id, token).run.optimization = body.to_dict()
-    return job_api.StoredCount(stored=1)
+    return worker_api.StoredCount(stored=1)
 
 
 @router.post("/model")
 @slow("objects")
-def add_model(run_id: str, body: job_api.JobModel, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def add_model(run_id: str, body: worker_api.JobModel, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
     with platform.db.read() as session:
         merge = leases.require_lease(session, run_id, token).work
         if not isinstance(merge, tables.Merge):
             raise Conflict(f"run {merge.name!r} makes no model")
     merging.store_model(platform, merge, body.files)
-    return job_api.StoredCount(stored=1)
+    return worker_api.StoredCount(stored=1)
 
 
 @router.post("/finish")
 def finish(
     run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
-) -> job_api.JobEnd:
+) -> worker_api.JobEnd:
     """Take the job's last message. A retry, after a lost answer, changes nothing."""
     later.add_task(shards.merge, platform, run_id)
     later.add_task(run_apart, "objects", publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
     with platform.db.write() as session:
         if leases.find_end_status(session, run_id, token) == body.status.value:
-            return job_api.JobEnd(status=body.status.value)
+            return worker_api.JobEnd(status=body.status.value)
         held_job = leases.require_lease(session, run_id, token)
         leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
-        return job_api.JobEnd(status=held_job.work.status)
+        return worker_api.JobEnd(status=held_job.work.status)
 
 
 @router.get("/folders")
 @slow("objects")
-def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> job_api.JobFolders:
-    return job_api.JobFolders(folders=job_files.list_folders(platform, _load_sources(platform, run_id, token)))
+def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> worker_api.JobFolders:
+    return worker_api.JobFolders(folders=job_files.list_folders(platform, _load_sources(platform, run_id, token)))
 
 
 @router.get("/folders/{name}/{path:path}", response_class=FileResponse)
@@ -240,22 +247,22 @@ CheckpointDep = Annotated[job_files.IncomingCheckpoint, Depends(_find_checkpoint
 
 @router.get("/checkpoints/{name}")
 @slow("files")
-def checkpoint_there(incoming: CheckpointDep) -> job_api.JobArtifacts:
-    return job_api.JobArtifacts(files=incoming.list_sizes())
+def checkpoint_there(incoming: CheckpointDep) -> worker_api.JobArtifacts:
+    return worker_api.JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/checkpoints/{name}/{path:path}")
 async def put_checkpoint_file(
     path: str, size: int, incoming: CheckpointDep, request: Request, offset: int = 0
-) -> job_api.JobArtifact:
-    return job_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+) -> worker_api.JobArtifact:
+    return worker_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
 
 
 @router.post("/checkpoints")
 @slow("files")
 def add_checkpoints(
-    run_id: str, body: job_api.JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
-) -> job_api.StoredCount:
+    run_id: str, body: worker_api.JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+) -> worker_api.StoredCount:
     """Store complete checkpoints: in the run's folder, by their paths, or sent here, by their names."""
     settings = platform.settings
     run, elsewhere = _require_training(platform, run_id, token)
@@ -263,22 +270,22 @@ def add_checkpoints(
         job_files.IncomingCheckpoint(settings, run, report.path).publish()
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
-        before = checkpoints.list_paths(session, run_id)
-        stored = checkpoints.store(session, settings, held_job.run, body.checkpoints)
-        removed = before - checkpoints.list_paths(session, run_id)
+        before = models.list_checkpoint_paths(session, run_id)
+        stored = models.store_checkpoints(session, settings, held_job.run, body.checkpoints)
+        removed = before - models.list_checkpoint_paths(session, run_id)
         if removed and elsewhere:
             later.add_task(run_apart, "objects", job_files.delete_unlisted, platform.objects, settings, sorted(removed))
     later.add_task(run_apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
-    return job_api.StoredCount(stored=stored)
+    return worker_api.StoredCount(stored=stored)
 
 
 @router.post("/rewind")
-def rewind(run_id: str, body: job_api.JobRewind, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+def rewind(run_id: str, body: worker_api.JobRewind, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
     """Forget what was stored after a step, which is about to be done again; return how many rollouts that were."""
     with platform.db.write() as session:
         run = leases.require_lease(session, run_id, token).run
         _check_training(run)
-        return job_api.StoredCount(stored=service.rewind(session, run, body.step))
+        return worker_api.StoredCount(stored=service.rewind(session, run, body.step))
 
 
 def _require_training(platform: Platform, run_id: str, token: str) -> tuple[tables.Run, bool]:
@@ -300,3 +307,54 @@ def _load_sources(platform: Platform, run_id: str, token: str) -> job_files.Fold
         spec = job_spec.build_spec(session, platform.settings, held_job.job)
         places = job_spec.add_places(session, platform.settings, held_job.run, spec)
         return job_files.load_folder_sources(session, platform.settings, held_job.run, places)
+
+
+WorkerDep = Annotated[Caller, Depends(caller_with("worker"))]
+AsksForWork = Annotated[Caller, Depends(caller_with("worker", tokens.require_worker))]
+
+
+def _desk(platform: Platform, caller: Caller) -> WorkerDesk:
+    return WorkerDesk(platform, caller.token.id, caller.token.workspace_id)
+
+
+@people_router.get("")
+def list_workers(caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerList:
+    with platform.db.read() as session:
+        return worker_api.WorkerList(workers=workers.list_rows(session, caller.user))
+
+
+@people_router.post("/{name}/drain")
+def drain(name: str, caller: PersonDep, platform: PlatformDep) -> Nothing:
+    with platform.db.write() as session:
+        workers.drain(session, caller, workers.require_managed(session, caller.user, name))
+    return Nothing()
+
+
+@people_router.delete("/{name}")
+def remove(name: str, caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerRemoved:
+    with platform.db.write() as session:
+        worker = workers.require_managed(session, caller.user, name)
+        return worker_api.WorkerRemoved(released=workers.remove(platform, session, caller, worker))
+
+
+@workers_router.post("/hello")
+def hello(body: worker_api.WorkerHello, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerWelcome:
+    return _desk(platform, caller).hello(body)
+
+
+@workers_router.post("/claim")
+def claim_round(body: worker_api.WorkerRound, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerOrders:
+    """One round: how the worker's jobs are; the answer says which to end, and has at most one to start."""
+    return _desk(platform, caller).round(body)
+
+
+@workers_router.post("/started")
+def report_started(body: worker_api.JobStarted, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+    _desk(platform, caller).started(body)
+    return Nothing()
+
+
+@workers_router.post("/leave")
+def report_leaving(body: worker_api.WorkerLeaves, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+    _desk(platform, caller).leave(body)
+    return Nothing()
