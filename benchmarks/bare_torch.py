@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from osmosis.training.protocol.messages import Collect, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
+from osmosis.training.trainer.answering import Prompts
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
-from osmosis.training.trainer.prompts import Prompts
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from support.tiny_task import TOOL

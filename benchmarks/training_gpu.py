@@ -39,9 +39,9 @@ from osmosis.training.protocol.messages import (
     StepMetrics,
 )
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.load_model import Loaded, fuse_kernels
+from osmosis.training.trainer.loop import Ranks
 from osmosis.training.trainer.packing import Layout
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "train-tiny"))

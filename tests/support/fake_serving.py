@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from osmosis.jobs.models.local import ServingProgram
+from osmosis.jobs.models import ServingProgram
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.training.protocol.messages import Failed, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import ServingPlan

@@ -24,9 +24,8 @@ from osmosis.errors import UsageError, ValidationError
 from osmosis.records.config.worker import ExecutorName, GateAddress, WorkerConfig
 from osmosis.records.sandbox import SandboxSettings
 from osmosis.sandbox import Level, probe
-from osmosis.worker.api_client import HttpPlatformApi
 from osmosis.worker.executors import executor_for
-from osmosis.worker.loop import Worker, WorkerPlan
+from osmosis.worker.loop import HttpPlatformApi, Worker, WorkerPlan
 
 TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
 app = new_app(

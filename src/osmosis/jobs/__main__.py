@@ -13,7 +13,7 @@ from pydantic import ValidationError as RecordError
 
 from osmosis.base.processes import protect_memory
 from osmosis.errors import LeaseLost, OsmosisError, ValidationError
-from osmosis.jobs.client import JobClient, patiently
+from osmosis.jobs.reporter import JobClient, patiently
 from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.records.api.workers import JobClaim, JobLease
 from osmosis.records.run.job import Handover, JobEntry, JobSpec, LogLine

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.network import relay
+from osmosis.jobs.sandboxes import relay
 from osmosis.records.config.worker import GateAddress
 from osmosis.records.run.job import JobEntry
 from osmosis.records.run.status import RunStatus

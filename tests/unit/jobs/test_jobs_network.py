@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from osmosis.jobs.network import IndexProxy
+from osmosis.jobs.sandboxes import IndexProxy
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -14,8 +14,7 @@ from osmosis.base.redact import Redactor
 from osmosis.errors import ModelError
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import JobContext, JobFailed, JobLog
-from osmosis.jobs.models.local import open_local_model
-from osmosis.jobs.models.resolve import open_platform_model
+from osmosis.jobs.models import open_local_model, open_platform_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.llm.model import ChatRequest, Model
 from osmosis.records.run.job import Handover, JobSpec, LogLine

@@ -10,7 +10,7 @@ import pytest
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import JobContext, JobFailed, JobLog
-from osmosis.jobs.models.local import base_model_folder
+from osmosis.jobs.models import base_model_folder
 from osmosis.jobs.reporter import Reporter
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.records.run.job import JobSpec, LogLine

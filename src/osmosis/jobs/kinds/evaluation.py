@@ -17,7 +17,7 @@ from osmosis.errors import Conflict
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext
 from osmosis.jobs.exports import exporting, open_exports
-from osmosis.jobs.models.resolve import open_plan_model, open_platform_model, probe_model
+from osmosis.jobs.models import open_plan_model, open_platform_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout, JobRows
 from osmosis.jobs.server.stages import PreparedRollout, ServerStages
 from osmosis.jobs.server.supervisor import ServerSupervisor

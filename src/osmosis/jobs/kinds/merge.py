@@ -9,7 +9,7 @@ from osmosis.base.model_folder import list_model_files
 from osmosis.client.datasets import announce_file
 from osmosis.jobs.commands import run_command
 from osmosis.jobs.context import TAIL_LINES, Job, JobContext, setup_failure
-from osmosis.jobs.models.local import base_model_folder
+from osmosis.jobs.models import base_model_folder
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.trainer.environment import TrainerEnvironment, load_trainer_environment
 from osmosis.jobs.trainer.process import trainer_environ

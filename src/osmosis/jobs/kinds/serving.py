@@ -9,7 +9,7 @@ from osmosis.base.processes import wait_for_first
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import Job, JobContext, JobLog
-from osmosis.jobs.models.local import LocalModelProcess, ServingProgram, open_local_model
+from osmosis.jobs.models import LocalModelProcess, ServingProgram, open_local_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import JobResult, JobSpec, LogLine, ModelJob, Stage
 from osmosis.records.run.plan import PLATFORM_MODEL, ModelSpec

@@ -15,7 +15,7 @@ from osmosis.engine.agent import Agent
 from osmosis.jobs.artifacts import ArtifactSender, CheckpointSender, fetch_checkpoints, fetch_model
 from osmosis.jobs.context import Job, JobContext, JobFailed, get_secret
 from osmosis.jobs.exports import exporting, open_exports
-from osmosis.jobs.models.local import base_model_folder, tokenizer_folder
+from osmosis.jobs.models import base_model_folder, tokenizer_folder
 from osmosis.jobs.prepare.checkout import JobRows
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.server.pool import RemoteServer, ServerPool, check_reach, open_model_proxy

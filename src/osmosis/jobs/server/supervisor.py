@@ -15,8 +15,7 @@ from osmosis.errors import NetworkError
 from osmosis.jobs.artifacts import ArtifactCleaner
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import JobFailed, JobLog, setup_failure
-from osmosis.jobs.network import relayed
-from osmosis.jobs.sandboxes import GATE
+from osmosis.jobs.sandboxes import GATE, relayed
 from osmosis.jobs.server.pool import ignore_change
 from osmosis.records.protocol.messages import INSTANCE_VARIABLE
 from osmosis.records.run.plan import EvalPlan

@@ -17,8 +17,7 @@ from osmosis.base.processes import die_with_parent, on_stop
 from osmosis.records.base import Record
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.errors import TrainingFailed, failed_event
-from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.service import TrainerService, TrainingFailed, failed_event
 
 USAGE = "usage: python -m osmosis.training.trainer PLAN SOCKET"
 QUIET = {

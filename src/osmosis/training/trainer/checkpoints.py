@@ -13,7 +13,7 @@ from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describ
 from osmosis.records.run.job import hold_file
 from osmosis.training.protocol.messages import Checkpointed
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.errors import TrainingFailed
+from osmosis.training.trainer.service import TrainingFailed
 
 Kind = Literal["regular", "stop", "final"]
 _DRAFT = ".draft-"

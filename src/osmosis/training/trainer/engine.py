@@ -24,12 +24,10 @@ from osmosis.records.run.checkpoint import CheckpointManifest
 from osmosis.training.protocol.messages import Notice
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts
+from osmosis.training.trainer.answering import LabeledExample, read_examples
 from osmosis.training.trainer.checkpoints import CheckpointStore
-from osmosis.training.trainer.distributed import Ranks, shard_frozen
-from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.flops import count_flops, measure_utilization
 from osmosis.training.trainer.load_model import Loaded, free_memory, fuse_kernels, load_teacher, peak_memory
-from osmosis.training.trainer.loop import Rollouts, TrainingLoop
+from osmosis.training.trainer.loop import Ranks, Rollouts, TrainingLoop, shard_frozen
 from osmosis.training.trainer.losses import (
     CHUNK,
     TokenPredictor,
@@ -39,10 +37,9 @@ from osmosis.training.trainer.losses import (
     preference_loss,
     sum_by_sequence,
 )
-from osmosis.training.trainer.packing import Layout, MicroBatch, Part, pack, plant
-from osmosis.training.trainer.prompts import LabeledExample, read_examples
+from osmosis.training.trainer.packing import Layout, MicroBatch, Part, count_flops, measure_utilization, pack, plant
 from osmosis.training.trainer.remote_sampler import VllmServers
-from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.service import TrainerService, TrainingFailed
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 OPTIMIZER = "optimizer.safetensors"

@@ -16,7 +16,7 @@ from transformers.utils import is_liger_kernel_available
 from osmosis.base.model_folder import check_model
 from osmosis.errors import ValidationError
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.errors import TrainingFailed, out_of_memory
+from osmosis.training.trainer.service import TrainingFailed, out_of_memory
 
 _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
 _AGAIN = "upload or download the model again"

@@ -13,9 +13,9 @@ from osmosis.base.files import write_text
 from osmosis.base.model_folder import CONFIG, INDEX, list_model_files
 from osmosis.training.protocol.plans import MergePlan, MergeResult, TrainerPlan
 from osmosis.training.trainer.__main__ import read_plan
-from osmosis.training.trainer.errors import failed_event
 from osmosis.training.trainer.load_model import load
 from osmosis.training.trainer.serve_model import with_adapter
+from osmosis.training.trainer.service import failed_event
 
 USAGE = "usage: python -m osmosis.training.trainer.merge_adapter PLAN"
 PROBE = [{"role": "user", "content": "Name three prime numbers, then say why 1 is none of them."}]

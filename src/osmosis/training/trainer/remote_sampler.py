@@ -16,8 +16,8 @@ from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol.messages import SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.sampler_base import Answering, Question
+from osmosis.training.trainer.answering import Answering, Question
+from osmosis.training.trainer.service import TrainingFailed
 
 Tokens = tuple[list[int], list[float]]
 Complete = Callable[[Question], Awaitable[Tokens]]

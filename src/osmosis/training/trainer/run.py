@@ -6,14 +6,14 @@ import transformers
 
 from osmosis.training.protocol.messages import Done, ModelFacts
 from osmosis.training.protocol.plans import TrainerPlan
+from osmosis.training.trainer.answering import Answering
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point, versions
-from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.load_model import Loaded, load
+from osmosis.training.trainer.loop import Ranks
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.remote_sampler import RemoteSampler, VllmServers
 from osmosis.training.trainer.sampler import ContinuousSampler, end_ids
-from osmosis.training.trainer.sampler_base import Answering
 from osmosis.training.trainer.service import TrainerService
 
 

@@ -23,10 +23,10 @@ from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol.messages import SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.trainer.errors import out_of_memory
+from osmosis.training.trainer.answering import Answering, Question
 from osmosis.training.trainer.load_model import Loaded, free_memory
 from osmosis.training.trainer.parse_answers import AnswerReader
-from osmosis.training.trainer.sampler_base import Answering, Question
+from osmosis.training.trainer.service import out_of_memory
 
 log = logging.getLogger("osmosis.trainer")
 

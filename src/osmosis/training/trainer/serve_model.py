@@ -13,8 +13,7 @@ from osmosis.base.processes import die_with_parent, on_stop
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import ServingPlan, TrainerPlan
 from osmosis.training.trainer.__main__ import exit_now, read_plan
-from osmosis.training.trainer.errors import TrainingFailed, failed_event
-from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.service import TrainerService, TrainingFailed, failed_event
 
 USAGE = "usage: python -m osmosis.training.trainer.serve_model PLAN SOCKET"
 CONTEXT = 32768

@@ -7,11 +7,12 @@ import logging
 import os
 import socket
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import uvicorn
 from pydantic import ValidationError as RecordError
@@ -23,7 +24,43 @@ from starlette.routing import Route
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol import messages
-from osmosis.training.protocol.messages import Batch, Kind
+from osmosis.training.protocol.messages import Batch, Failed, Kind
+
+FailureKind = Literal["model", "memory", "data", "diverged", "engine", "bug"]
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+LESS_MEMORY = (
+    "lower max_response_length or rollout_batch_size, raise gradient_accumulation, or set gradient_checkpointing = true"
+)
+
+
+class TrainingFailed(OsmosisError):
+    """A known reason; `kind` is the category of the `failed` event, `hint` what to change."""
+
+    def __init__(self, message: str, *, kind: FailureKind = "model", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+
+def out_of_memory(error: BaseException | str) -> bool:
+    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in _OUT_OF_MEMORY)
+
+
+def failed_event(error: BaseException, step: int) -> Failed:
+    if isinstance(error, TrainingFailed):
+        return Failed(category=error.kind, message=error.message, fix=error.hint, step=step)
+    if out_of_memory(error):
+        message = f"out of memory in step {step + 1}: {_first_line(error)}"
+        return Failed(category="memory", message=message, fix=LESS_MEMORY, step=step)
+    if isinstance(error, OsmosisError):
+        return Failed(category="data", message=error.message, fix=error.hint, step=step)
+    frames = "".join(traceback.format_exception(error))[-4000:]
+    message = f"{type(error).__name__}: {_first_line(error)}"
+    return Failed(category="bug", message=message, step=step, traceback=frames)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
+
 
 log = logging.getLogger("osmosis.trainer")
 

@@ -17,15 +17,13 @@ from osmosis.records.run.rollout import Category
 from osmosis.training.protocol.messages import Done, ModelFacts
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts
+from osmosis.training.trainer.answering import Answering, Question
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point, versions
-from osmosis.training.trainer.distributed import Ranks
-from osmosis.training.trainer.errors import TrainingFailed
 from osmosis.training.trainer.load_model import load_tokenizer
-from osmosis.training.trainer.loop import Rollouts, TrainingLoop
+from osmosis.training.trainer.loop import Ranks, Rollouts, TrainingLoop
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.remote_sampler import RemoteSampler, Tokens
-from osmosis.training.trainer.sampler_base import Answering, Question
-from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.service import TrainerService, TrainingFailed
 
 API_KEY = "TINKER_API_KEY"
 STATE = "tinker.json"

@@ -38,19 +38,16 @@ from osmosis.training.protocol.messages import (
 )
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer import losses
+from osmosis.training.trainer.answering import Prompts, Totals, tokenize_example
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point
-from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
-from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.flops import count_flops, find_peak, measure_utilization
 from osmosis.training.trainer.load_model import load, load_teacher
+from osmosis.training.trainer.loop import Ranks
 from osmosis.training.trainer.losses import CHUNK
-from osmosis.training.trainer.packing import Part, pack, plant
+from osmosis.training.trainer.packing import Part, count_flops, find_peak, measure_utilization, pack, plant
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
-from osmosis.training.trainer.prompts import Prompts, tokenize_example
 from osmosis.training.trainer.sampler import ContinuousSampler
-from osmosis.training.trainer.sampler_base import Totals
-from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.service import TrainerService, TrainingFailed
 from support.tiny_task import TOOL, conversation, problem
 from support.trainer_drive import recorded
 

@@ -21,12 +21,12 @@ from osmosis.training.protocol.messages import Collect, SampledAnswer, SampleReq
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.token_sequences import Conversation
 from osmosis.training.trainer.advantages import weigh_rollouts
+from osmosis.training.trainer.answering import Prompts
 from osmosis.training.trainer.checkpoints import CheckpointStore
-from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine, _to_part
 from osmosis.training.trainer.load_model import load, load_tokenizer
+from osmosis.training.trainer.loop import Ranks
 from osmosis.training.trainer.packing import pack, plant
-from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.service import TrainerService
 from support.tiny_task import TOOL
 from support.trainer_drive import recorded

@@ -13,7 +13,7 @@ from osmosis.records.run.job import hold_file
 from osmosis.training.protocol.messages import Batch, Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point
-from osmosis.training.trainer.errors import TrainingFailed, failed_event
+from osmosis.training.trainer.service import TrainingFailed, failed_event
 
 
 def sequence(row: int, attempt: int, reward: float | None, *, part: int = 0, tokens: int = 2, **more: Any) -> Sequence:
