@@ -14,7 +14,6 @@ HOMES: dict[str, str] = {
     "osmosis.records.sandbox": "SandboxChoice",
     "osmosis.sdk.agent_loop": "RolloutAgentLoop RolloutContext RolloutResult",
     "osmosis.sdk.backend": "LocalBackend",
-    "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
     "osmosis.sdk.evaluate_rubric": "evaluate_rubric evaluate_rubric_async",
     "osmosis.sdk.foreign": "load_environment",
     "osmosis.sdk.harbor.backend": "HarborBackend",
@@ -26,7 +25,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.simulated_user": "SimulatedUser",
     "osmosis.sdk.tools": "FunctionTool ToolLoop run_tool_calls tool tool_schemas",
     "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",
-    "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput Grader",
+    "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowContext AgentWorkflowOutput Grader GraderContext",
     "osmosis.serve.server.app": "create_rollout_server",
     "osmosis.compat.server": "create_app",
 }

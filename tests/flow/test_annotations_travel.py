@@ -8,7 +8,7 @@ import pytest
 
 from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.platform import tables
-from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.rollout import CallTokens, ModelCall
 from support.command_line import CommandRun, run_command
@@ -49,7 +49,7 @@ def test_labels_go_up_and_come_down_without_doubling(platform: RunningPlatform, 
         run = session.query(tables.Run).filter_by(name=name).one()
         assert run.tags == ["keep"]
         assert [one.label for one in judgements.list_annotations(session, run.id)] == ["wrong"], "the newest counts"
-        judgements.add(session, run.id, say(1, "unsure", author="bob", minute=9), None)
+        judgements.add_annotation(session, run.id, say(1, "unsure", author="bob", minute=9), None)
     pull = ("eval", "download", name, "--type", "annotations", "--labels-into", "nightly", "-o", "out")
     first, second = (go(platform, folder, *pull).json["resource"]["labels_added"] for _ in range(2))
     assert (first, second) == (1, 0)

@@ -13,9 +13,8 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.run.rollout import Category, Phase, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext, get_rollout_context
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
-from osmosis.sdk.workflow import AgentWorkflow, Grader
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, Grader, get_rollout_context
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.auth import users
-from osmosis.platform.runs import annotations
+from osmosis.platform.runs import rollouts
 from osmosis.records.run.annotations import Annotation
 from support.platform_data import add_run
 
@@ -30,9 +30,9 @@ def test_a_label_in_the_name_of_another_member_says_who_sent_it(site: Any) -> No
     said = [_say("grace hopper"), _say("GRACE", 1), _say("Ada", 2), _say("a grader elsewhere", 3)]
     for expected in (4, 0):
         with site.platform.db.write() as session:
-            assert annotations.merge(session, run_id, said, session.get(tables.User, ada.id)) == expected
+            assert rollouts.merge_annotations(session, run_id, said, session.get(tables.User, ada.id)) == expected
     with site.platform.db.read() as session:
-        stored = [one.author for one in annotations.iterate_annotations(session, run_id)]
+        stored = [one.author for one in rollouts.iterate_annotations(session, run_id)]
         senders = set(session.scalars(sa.select(tables.Annotation.author_id)))
     assert stored == ["grace hopper (sent by Ada)", "GRACE (sent by Ada)", "Ada", "a grader elsewhere"]
     assert senders == {ada.id}
@@ -45,6 +45,6 @@ def test_what_a_member_said_here_and_somebody_brings_back_is_not_said_again(site
         session.add(tables.Member(workspace_id=workspace.id, user_id=grace.id, role="member"))
     run_id = add_run(site.platform, workspace.id, "uploaded", "finished", rows=[0])
     with site.platform.db.write() as session:
-        annotations.add(session, run_id, _say("Grace"), grace.id)
+        rollouts.add_annotation(session, run_id, _say("Grace"), grace.id)
     with site.platform.db.write() as session:
-        assert annotations.merge(session, run_id, [_say("Grace")], None) == 0
+        assert rollouts.merge_annotations(session, run_id, [_say("Grace")], None) == 0

@@ -17,9 +17,8 @@ from osmosis.records.run.rollout import Usage
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
-from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput, Grader
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, AgentWorkflowOutput, Grader, GraderContext
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.server.app import Backend, create_rollout_server
 

@@ -23,10 +23,9 @@ from osmosis.records.run.plan import Retry, Timeouts
 from osmosis.records.run.rollout import Failure, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
 from osmosis.sdk.judge_model import ProviderRequestError
-from osmosis.sdk.workflow import AgentWorkflow, Grader
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, Grader, GraderContext
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits
 from support.rollout_run import as_agent

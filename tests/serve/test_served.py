@@ -10,9 +10,8 @@ from osmosis.engine.rollout_model import RolloutModel
 from osmosis.errors import ModelError, NetworkError
 from osmosis.records.run.plan import RolloutLimits, Timeouts
 from osmosis.records.run.rollout import Category, Message, Phase, Rollout, RolloutStatus
-from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext
 from osmosis.serve.client.protocols import generation_of
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits

@@ -12,9 +12,8 @@ from osmosis.llm.model import ChatRequest, Piece
 from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput, Grader
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, AgentWorkflowOutput, Grader, GraderContext
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.protocols import Generation
 from osmosis.serve.client.remote import ServerAt, served

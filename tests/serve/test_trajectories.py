@@ -13,9 +13,8 @@ from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.trajectory import Trajectory
-from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, WorkflowRollout
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import RolloutOutcome
 from osmosis.serve.server.trace_files import EndedRollout, TrajectoryWriter

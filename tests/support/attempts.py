@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osmosis.engine.agent import Agent
-from osmosis.engine.attempt import Attempts
+from osmosis.engine.evaluate import Attempts
 from osmosis.engine.task import Task
 from osmosis.llm.model import Model
 from osmosis.records.run.plan import EvalPlan

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from osmosis.jobs.__main__ import JobAddress, load_job
 from osmosis.jobs.context import JobContext
-from osmosis.jobs.kinds.serving import ServingJob
+from osmosis.jobs.kinds.model import ServingJob
 from osmosis.jobs.kinds.training import TrainingJob
 from osmosis.jobs.runner import WORK, Exit, JobRunner
 from osmosis.jobs.trainer.process import TrainerCommand

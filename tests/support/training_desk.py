@@ -22,7 +22,7 @@ from osmosis.records.run.rows import Row
 from osmosis.training.collecting import TrainingRun
 from osmosis.training.protocol.messages import Checkpointed
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.step_figures import MetricsFile
+from osmosis.training.step_journal import MetricsFile
 
 Judge = Callable[[Task, str], "float | Failure | None"]
 """From a task and the last answer: its reward, why it failed, or None for no score at all."""

@@ -12,7 +12,7 @@ from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.results import clean, format_duration, format_tokens
 from osmosis.cli.eval.show import draw_message
-from osmosis.engine.attempt import Attempts
+from osmosis.engine.evaluate import Attempts
 from osmosis.engine.task import Task
 from osmosis.errors import InteractiveRequired, ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model

@@ -20,7 +20,7 @@ from osmosis.base.net import backoff_delay, is_loopback, parse_retry_after
 from osmosis.compat.settings import RolloutServerSettings
 from osmosis.errors import OsmosisError
 from osmosis.records.protocol.v02 import RegisterRequest
-from osmosis.serve.server.runtime import ServerRuntime
+from osmosis.serve.server.rollouts import ServerRuntime
 
 log = logging.getLogger("osmosis.serve")
 

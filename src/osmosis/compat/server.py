@@ -34,8 +34,7 @@ from osmosis.serve.http import document, encode_record, open_session, reply
 from osmosis.serve.server import app as rollout_app
 from osmosis.serve.server.callbacks import DeliveryPolicy, Post
 from osmosis.serve.server.queue import AcceptedRollout, NotAccepted, RolloutOutcome, ServeLimits
-from osmosis.serve.server.rollouts import RolloutService
-from osmosis.serve.server.runtime import ServerRuntime
+from osmosis.serve.server.rollouts import RolloutService, ServerRuntime
 from osmosis.serve.server.trace_files import TraceFolder
 
 log = logging.getLogger("osmosis.serve")

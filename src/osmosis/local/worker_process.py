@@ -15,7 +15,7 @@ from contextlib import suppress
 from osmosis.base.processes import die_with_parent
 from osmosis.base.redact import Redactor
 from osmosis.datasets.scan import DatasetFacts
-from osmosis.engine.attempt import Attempts
+from osmosis.engine.evaluate import Attempts
 from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.provenance import news, watch
 from osmosis.engine.resume import ResumePlan

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from osmosis.engine.agent import Agent
-from osmosis.engine.attempt import failed_rollout
+from osmosis.engine.evaluate import failed_rollout
 from osmosis.engine.limits import Limiter
 from osmosis.engine.provenance import learn
 from osmosis.engine.rollout_model import RolloutModel

@@ -18,7 +18,7 @@ from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
-from osmosis.platform.runs import annotations as run_marks, lifecycle, rollouts, views
+from osmosis.platform.runs import lifecycle, rollouts, views
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
@@ -107,7 +107,7 @@ class DatabaseRun:
             crumbs,
             tuple(self._actions()),
             author=self.author,
-            marks=run_marks.get_marks(self.run),
+            marks=rollouts.get_marks(self.run),
             marks_url=marks_url,
             can_add_rows=policy.may(self.role, "data"),
         )
@@ -243,7 +243,7 @@ class DatabaseRun:
         epoch = f"{self.run.id}:{self.run.retries}"
         feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.list_row_parts())
         index, progress = FILLERS.open(path, feed, self._state.pass_threshold, wait_s=WAIT_S)
-        index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
+        index.set_labels(rollouts.annotations_version(self.session, self.run.id), self.annotations)
         return run_source.RolloutTable(Search(index), progress)
 
     def is_indexed(self, *, wait: bool = False) -> bool:
@@ -266,7 +266,7 @@ class DatabaseRun:
         )
 
     def annotations(self) -> Sequence[Annotation]:
-        return run_marks.list_annotations(self.session, self.run.id)
+        return rollouts.list_annotations(self.session, self.run.id)
 
     def rollout(self, row_index: int, attempt: int, step: int) -> str:
         return rollouts.get_text(self.session, self.run.id, row_index, attempt, step)
@@ -329,7 +329,7 @@ class DatabaseLibrary:
         runs = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(MAX_RUNS))
         return [
             build_card(
-                run.id, build_state(run, report := views.report_of(run)), report, run_marks.get_marks(run),
+                run.id, build_state(run, report := views.report_of(run)), report, rollouts.get_marks(run),
                 dataset=run.dataset, rollout=run.rollout, commit=run.commit_sha,
             )
             for run in runs

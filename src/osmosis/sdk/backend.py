@@ -16,13 +16,21 @@ from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, Ro
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Usage, user_metrics
 from osmosis.sdk.chat import Ask, ChatTransport, ask_transport
 from osmosis.sdk.classify import failure_of, self_cancelled, wire_category
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext, WorkflowRollout
 from osmosis.sdk.messages import folder_of, prompts_of
 from osmosis.sdk.sandbox import Opening, opening_from, sandbox_while
 from osmosis.sdk.score_functions import bounds_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from osmosis.sdk.user_code import LimitReached, SelfCancelled, run_user_code
-from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput, Grader, GraderClass, WorkflowClass
+from osmosis.sdk.workflow import (
+    AgentWorkflow,
+    AgentWorkflowContext,
+    AgentWorkflowOutput,
+    Grader,
+    GraderClass,
+    GraderContext,
+    WorkflowClass,
+    WorkflowRollout,
+)
 
 DEFAULT_MAX_CONCURRENT = 4
 

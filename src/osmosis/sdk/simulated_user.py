@@ -5,9 +5,9 @@ from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, open_model
 from osmosis.records.run.rollout import Message, Usage
 from osmosis.sdk.chat import ChatClient, text_of
-from osmosis.sdk.context import get_rollout_context
 from osmosis.sdk.judge import JUDGE_RETRY
 from osmosis.sdk.judge_model import info_of, resolve_judge
+from osmosis.sdk.workflow import get_rollout_context
 
 Answer = Callable[[list[Message]], Awaitable[Sequence[Message]]]
 """Takes the conversation; returns the agent's new messages, calls and results of tools included."""

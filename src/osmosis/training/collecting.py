@@ -27,8 +27,17 @@ from osmosis.training.groups import CUT_OFF, Group, GroupLedger, StragglerAgent
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.messages import Checkpointed, Collect, Kind
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.step_figures import SEALED, MetricsFile, count_sampled_tokens, environment_figures, step_figures
-from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name
+from osmosis.training.step_journal import (
+    SEALED,
+    MetricsFile,
+    StepJournal,
+    StoredStepRollout,
+    count_sampled_tokens,
+    environment_figures,
+    find_reward,
+    step_figures,
+    step_folder_name,
+)
 
 
 class TrainingListener(Protocol):

@@ -13,7 +13,7 @@ from osmosis.training.failures import SILENT_STEPS, TrainerLost, nothing_scored,
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics
-from osmosis.training.step_figures import no_signal_ratio
+from osmosis.training.step_journal import no_signal_ratio
 
 FIDELITY = ("sampled_tokens", "unscored_tokens", "twice", "lost", "repaired", "foreign_calls")
 

@@ -14,7 +14,7 @@ from osmosis.errors import Forbidden
 from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.metrics.summary import Terms, summarize
 from osmosis.platform import tables
-from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import plan_training
@@ -174,7 +174,7 @@ def test_a_platform_run_that_goes_on_is_followed_and_only_looked_at(platform: Ru
         with pytest.raises(Forbidden):
             library.annotate(only, said)
         with platform.parts.db.write() as session:
-            judgements.add(session, id_, said, None)
+            judgements.add_annotation(session, id_, said, None)
         library.remote[0].forget()
         assert [one.label for one in library.run(only).annotations()] == ["wrong"]
         found = routes.build_page(

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.jobs.kinds.serving import LocalModel, LocalServing, serve_here
+from osmosis.jobs.kinds.model import LocalModel, LocalServing, serve_here
 from support.command_line import CommandRun, run_command
 from support.fake_serving import program
 from support.model_files import write_adapter, write_model

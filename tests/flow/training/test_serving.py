@@ -11,7 +11,7 @@ from osmosis.base.model_folder import check_model
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import JobContext, JobFailed, JobLog
-from osmosis.jobs.kinds.merge import MergeJob
+from osmosis.jobs.kinds.model import MergeJob
 from osmosis.jobs.models import ServingProgram, open_local_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.jobs.runner import Exit, JobRunner

@@ -9,7 +9,7 @@ from osmosis.bridges.export_stream import EvaluationStream, ExportedRun, Trainin
 from osmosis.engine.journal import Journal
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
-from osmosis.training.step_figures import MetricsFile
+from osmosis.training.step_journal import MetricsFile
 
 PLAN = EvalPlan(name="nightly", agent="a:b", model=ModelSpec(name="offline/calculator", kind="offline"), dataset="d")
 

@@ -13,10 +13,17 @@ from osmosis.errors import ModelError
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Category, Phase
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext, WorkflowRollout, get_rollout_context
 from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig, GraderConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput, Grader
+from osmosis.sdk.workflow import (
+    AgentWorkflow,
+    AgentWorkflowContext,
+    AgentWorkflowOutput,
+    Grader,
+    GraderContext,
+    WorkflowRollout,
+    get_rollout_context,
+)
 from osmosis.testing.scripted import ScriptedLLM, says
 from support.waiting import until
 

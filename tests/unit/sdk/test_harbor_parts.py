@@ -16,13 +16,17 @@ import pytest
 from osmosis import AgentWorkflow, AgentWorkflowConfig, HarborBackend
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.sdk.harbor.entrypoint import check, load_config
-from osmosis.sdk.harbor.handoff import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
-from osmosis.sdk.harbor.packaging import (
+from osmosis.sdk.harbor.handoff import (
     PROTOCOL,
     Code,
+    Endpoint,
+    Ticket,
+    close_ticket,
     code_of,
     describe_config,
+    find_ticket,
     home_of,
+    open_ticket,
     pack,
     patch_dockerfile,
     requirements,

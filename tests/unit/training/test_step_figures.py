@@ -1,6 +1,5 @@
 from osmosis.records.run.rollout import RolloutStatus
-from osmosis.training.step_figures import step_figures
-from osmosis.training.step_journal import StoredScore, StoredStepRollout
+from osmosis.training.step_journal import StoredScore, StoredStepRollout, step_figures
 
 
 def test_the_rewards_of_a_step_have_a_spread_percentiles_and_parts() -> None:

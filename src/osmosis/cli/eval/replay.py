@@ -30,7 +30,7 @@ from osmosis.cli.eval.show import RolloutPlace, draw_message, draw_rollout
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
-from osmosis.engine.attempt import Attempts
+from osmosis.engine.evaluate import Attempts
 from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.task import Task
 from osmosis.errors import InteractiveRequired, NotFound, ValidationError

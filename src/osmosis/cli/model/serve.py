@@ -13,7 +13,7 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import OperationResult
 from osmosis.cli.model.commands import fetch_to_cache, variables_of
 from osmosis.errors import NotFound, ValidationError
-from osmosis.jobs.kinds.serving import LocalModel, LocalServing, serve_here
+from osmosis.jobs.kinds.model import LocalModel, LocalServing, serve_here
 from osmosis.records.run.job import LogLine
 
 

@@ -44,8 +44,7 @@ from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import Checkpointed, Done
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.step_figures import MetricsFile
-from osmosis.training.step_journal import StepJournal, list_stored_steps, step_folder_name
+from osmosis.training.step_journal import MetricsFile, StepJournal, list_stored_steps, step_folder_name
 
 STEP = "training"
 SAVE_TIMEOUT_S = 300.0

@@ -25,8 +25,8 @@ from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
 from osmosis.platform.run_upload import sessions
-from osmosis.platform.run_upload.manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
-from osmosis.platform.runs import annotations as judgements, lifecycle, rollouts
+from osmosis.platform.run_upload.run_files import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
+from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.records.base import utc_now
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.job import Stage
@@ -109,7 +109,9 @@ def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
                 if row.status == sessions.UPLOADING:  # else another request was faster
                     run = _become_run(session, row, staged)
                     with staged.annotations.open("rb") as lines:
-                        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), row.creator)
+                        rollouts.merge_annotations(
+                            session, run.id, map(Annotation.model_validate_json, lines), row.creator
+                        )
                     _add_log(session, run, staged.log)
             return
         except IntegrityError:  # another run took the name in that moment
@@ -136,7 +138,7 @@ def _read(
     size = sum(file.size for file in files)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     answer = read_with(
-        ["-m", "osmosis.platform.run_upload.trajectories"],
+        ["-m", "osmosis.platform.run_upload.run_files"],
         {"files": where, "run": row.run, "draft": str(draft), "annotations": str(draft.with_name(ANNOTATIONS))},
         what="this run",
         files=[folder],

@@ -8,7 +8,7 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
-from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.run_upload.run_files import Manifest
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.datasets import ImportFile, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
 

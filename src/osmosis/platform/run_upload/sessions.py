@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.parts import IMPORTS, Parts, store_joined
-from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.run_upload.run_files import Manifest
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.body import format_moment
 from osmosis.records.api.datasets import ImportFile, ImportSession, UploadPlan

@@ -13,7 +13,7 @@ from osmosis.base import safe_open
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.objects.store import Objects
-from osmosis.platform.runs import annotations as judgements, rollouts, views
+from osmosis.platform.runs import rollouts, views
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.runs import FileTotals, RunFile, RunFiles
 from osmosis.records.protocol.messages import check_rollout_id
@@ -140,7 +140,7 @@ def build_content(session: Session, settings: PlatformSettings, run: tables.Run,
         rows = session.scalars(rollouts.select_rollouts(run.id))
         return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)
     if path == ANNOTATIONS:
-        return b"".join(annotation.to_line() for annotation in judgements.iterate_annotations(session, run.id))
+        return b"".join(annotation.to_line() for annotation in rollouts.iterate_annotations(session, run.id))
     if path == "logs.txt":
         query = sa.select(tables.RunLog).where(tables.RunLog.run_id == run.id).order_by(tables.RunLog.id)
         lines = session.scalars(query.execution_options(yield_per=1000))

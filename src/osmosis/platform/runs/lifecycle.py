@@ -11,7 +11,7 @@ from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.paging import PageRange
-from osmosis.platform.runs import annotations as run_marks, notices
+from osmosis.platform.runs import notices, rollouts
 from osmosis.platform.scheduling.transitions import change_state, skip
 from osmosis.platform.workspaces import secrets
 from osmosis.records.api.runs import RunEvent
@@ -94,7 +94,7 @@ def list_runs(
 ) -> tuple[list[tables.Run], int]:
     query = sa.select(tables.Run).where(tables.Run.workspace_id == workspace_id, tables.Run.kind == kind)
     if tag:
-        query = query.where(run_marks.has_tag(tag))
+        query = query.where(rollouts.has_tag(tag))
     return page.fetch(session, query.order_by(tables.Run.created_at.desc(), tables.Run.id))
 
 
@@ -217,7 +217,7 @@ def mark(session: Session, run: tables.Run, change: MarkChange) -> None:
     if change.name is not None and change.name != run.name:
         refuse_taken(session, run.workspace_id, change.name)
         run.name = parse_name(change.name)
-    run_marks.write_marks(run, change)
+    rollouts.write_marks(run, change)
 
 
 def parse_name(name: object) -> str:

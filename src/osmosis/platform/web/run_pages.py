@@ -14,9 +14,9 @@ from osmosis.platform.datasets import ingest
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.run_source import DatabaseLibrary, SharedRun, build_state, find_run
 from osmosis.platform.runs import (
-    annotations as run_annotations,
     lifecycle,
     retry as run_retry,
+    rollouts as run_annotations,
     routes as run_routes,
     share_links,
     views,
@@ -266,7 +266,9 @@ def annotate(viewer: ViewerDep, params: ParamsDep, form: FormDep, run_id: str, r
         source = find_run(session, viewer.platform, viewer, run_id, "run")
         record = Rollout.model_validate_json(source.rollout(row, attempt, params.integer("step") or 0))
         onward = next_url(source, record, params)  # where the next one is, before this one leaves the filter
-        run_annotations.add(session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id)
+        run_annotations.add_annotation(
+            session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id
+        )
     return redirect(onward)
 
 

@@ -16,9 +16,8 @@ from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject, parse_or_text
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import GraderContext
 from osmosis.sdk.types import RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow, Grader, TConfig
+from osmosis.sdk.workflow import AgentWorkflow, Grader, GraderContext, TConfig
 
 PACKAGES = {
     "a2a": "a2a-sdk>=1.1,<2",

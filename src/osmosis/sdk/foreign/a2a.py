@@ -28,10 +28,10 @@ from osmosis.errors import LoadError, ModelError
 from osmosis.records.run.rollout import Category, Message as ChatMessage
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
-from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow
 from osmosis.sdk.simulated_user import SimulatedUser
 from osmosis.sdk.types import AgentWorkflowConfig
+from osmosis.sdk.workflow import AgentWorkflowContext
 
 CARD_S, POLL_S = 30.0, 1.0
 

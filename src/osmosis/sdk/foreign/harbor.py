@@ -19,12 +19,11 @@ from osmosis.errors import LoadError
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Phase
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow
 from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.harbor.tasks import is_task
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-from osmosis.sdk.workflow import Grader
+from osmosis.sdk.workflow import AgentWorkflowContext, Grader, GraderContext
 
 PROBLEM = "verifier_problem"
 

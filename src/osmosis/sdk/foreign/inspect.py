@@ -37,9 +37,9 @@ from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import ChatClient
-from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow, KeepReward
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
+from osmosis.sdk.workflow import AgentWorkflowContext
 
 CHOICES = {"any": "required", "none": "none"}
 PARAMS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "parallel_tool_calls")

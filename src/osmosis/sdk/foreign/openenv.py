@@ -24,9 +24,9 @@ from osmosis.base.net import is_http
 from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow, KeepReward
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
+from osmosis.sdk.workflow import AgentWorkflowContext
 
 START_S = 180.0
 WAIT_S = 0.2

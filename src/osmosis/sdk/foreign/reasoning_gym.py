@@ -12,11 +12,10 @@ from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.foreign import ForeignEnvironment
 from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow, Grader
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, Grader, GraderContext
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -26,9 +26,9 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import MODEL_ID, ChatClient
-from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow, KeepReward
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
+from osmosis.sdk.workflow import AgentWorkflowContext, WorkflowRollout
 
 
 class TasksetConfig(AgentWorkflowConfig):

@@ -15,8 +15,7 @@ from harbor.models.trial.config import AgentConfig
 
 from osmosis._version import __version__
 from osmosis.sdk.harbor.entrypoint import FAILED, RESULT_FILE
-from osmosis.sdk.harbor.handoff import Delivery, Ticket, find_ticket
-from osmosis.sdk.harbor.packaging import CODE, ROOT, SDK
+from osmosis.sdk.harbor.handoff import CODE, ROOT, SDK, Delivery, Ticket, find_ticket
 from osmosis.sdk.harbor.settings import DEFAULT_SETUP_S
 from osmosis.sdk.harbor.tasks import under_task
 

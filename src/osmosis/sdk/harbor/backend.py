@@ -12,8 +12,7 @@ from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, ch
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sdk import backend
 from osmosis.sdk.classify import describe, traceback_tail
-from osmosis.sdk.harbor.handoff import close_ticket
-from osmosis.sdk.harbor.packaging import code_of, describe_config
+from osmosis.sdk.harbor.handoff import close_ticket, code_of, describe_config
 from osmosis.sdk.harbor.prepare import AGENT_GRACE_S, Preparation, PreparedTrial
 from osmosis.sdk.harbor.results import FinishedTrial, build_result
 from osmosis.sdk.harbor.settings import (

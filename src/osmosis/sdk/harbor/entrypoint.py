@@ -16,8 +16,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.trajectory import build_trajectory
 from osmosis.sdk.backend import ExecutionResult, LocalBackend, WorkflowTask
-from osmosis.sdk.harbor.handoff import ID_VARIABLE, KEY_VARIABLE, URL_VARIABLE
-from osmosis.sdk.harbor.packaging import PROTOCOL
+from osmosis.sdk.harbor.handoff import ID_VARIABLE, KEY_VARIABLE, PROTOCOL, URL_VARIABLE
 from osmosis.sdk.sandbox import Opening, opening_in_place
 from osmosis.sdk.types import AgentWorkflowConfig, json_safe
 

@@ -12,8 +12,17 @@ from typing import Any
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.sdk.backend import OnState
-from osmosis.sdk.harbor.handoff import Delivery, Endpoint, Ticket, open_ticket
-from osmosis.sdk.harbor.packaging import IN_CONTEXT, Code, make_sdk, pack, patch_dockerfile
+from osmosis.sdk.harbor.handoff import (
+    IN_CONTEXT,
+    Code,
+    Delivery,
+    Endpoint,
+    Ticket,
+    make_sdk,
+    open_ticket,
+    pack,
+    patch_dockerfile,
+)
 from osmosis.sdk.harbor.settings import AgentChoice
 from osmosis.sdk.harbor.tasks import Tasks, copy_task, has_tests, instruction_of, put_row
 

@@ -9,7 +9,7 @@ from typing import Any
 from osmosis.base.installation import extra_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.sdk.backend import resolve_class
-from osmosis.sdk.harbor.packaging import import_string
+from osmosis.sdk.harbor.handoff import import_string
 from osmosis.sdk.workflow import AgentWorkflow
 
 DEFAULT_SETUP_S = 360.0

@@ -23,8 +23,8 @@ except ImportError as exc:
     raise ImportError(f"the OpenAI Agents SDK is not installed: {extra_command('openai-agents')}") from exc
 
 from osmosis.sdk.chat import MODEL_ID
-from osmosis.sdk.context import WorkflowRollout, conversation_of, get_rollout
 from osmosis.sdk.types import RolloutSample
+from osmosis.sdk.workflow import WorkflowRollout, conversation_of, get_rollout
 
 agents.set_tracing_disabled(True)
 

@@ -16,7 +16,7 @@ except ImportError as exc:
     raise ImportError(f"Strands is not installed: {extra_command('strands')}") from exc
 
 from osmosis.sdk.chat import MODEL_ID
-from osmosis.sdk.context import conversation_of, get_rollout
+from osmosis.sdk.workflow import conversation_of, get_rollout
 
 NO_KEY = "none-needed"
 

@@ -30,8 +30,7 @@ from osmosis.serve.http import (
 )
 from osmosis.serve.server.callbacks import DeliveryPolicy, spool_folder
 from osmosis.serve.server.queue import NotAccepted, QueueFull, ServeLimits
-from osmosis.serve.server.rollouts import Backend, RolloutService
-from osmosis.serve.server.runtime import ServerRuntime
+from osmosis.serve.server.rollouts import Backend, RolloutService, ServerRuntime
 from osmosis.serve.server.trace_files import TraceFolder, TrajectoryWriter, secret_values
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
