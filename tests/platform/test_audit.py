@@ -24,6 +24,7 @@ SILENT = {
     "run_pages.annotate": "a label says itself who gave it, and when",
     "run_pages.keep": "the same",
     "workspaces/routes.register_server": "a rollout server is no person",
+    "workspaces/routes.note": "the same",
     "workspaces/routes.note_heartbeat": "the same",
     "workspaces/routes._look_again": "the same",
     "workspaces/routes.remove_server": "the same",

@@ -1,5 +1,5 @@
-"""Rollouts of a run; the unique key (run, step, row key, attempt) makes each count once. Annotations of them, of which a
-person's newest counts; the run's tags, note and pin."""
+"""Rollouts of a run; the unique key (run, step, row key, attempt) makes each count once. Annotations of them, of which
+a person's newest counts; the run's tags, note and pin."""
 
 import re
 from bisect import bisect_left
