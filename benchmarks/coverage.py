@@ -28,9 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osmosis.base.stats import pass_at_k, pass_hat_k
-from osmosis.metrics.forecast import UNSEEN, predicted
-from osmosis.metrics.intervals import beyond, bounded_interval, bounds_of
-from osmosis.metrics.significance import difference_of, levels as look_levels, verdict_of
+from osmosis.metrics.intervals import (
+    beyond,
+    bounded_interval,
+    bounds_of,
+    difference_of,
+    levels as look_levels,
+    verdict_of,
+)
+from osmosis.metrics.planning import UNSEEN, predicted
 from osmosis.records.run.report import Interval
 
 Floats = NDArray[np.float64]

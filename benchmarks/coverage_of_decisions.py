@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from osmosis.local.bisect import CERTAIN, chances, next_version
+from osmosis.local.branch import CERTAIN, chances, next_version
 from osmosis.metrics.agreement import agreement
 from osmosis.metrics.compare import compare
-from osmosis.metrics.forecast import predicted_time
-from osmosis.metrics.intervals import bounded_interval, bounds_of, missed_bar
+from osmosis.metrics.intervals import bounded_interval, bounds_of, difference_of, levels, missed_bar, verdict_of
+from osmosis.metrics.planning import predicted_time
 from osmosis.metrics.reward_audit import Scored, changed, judge, probes_of, suspects
-from osmosis.metrics.significance import difference_of, levels, verdict_of
 from osmosis.metrics.training import NO_SIGNAL, signal_of
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run.rows import Row
@@ -81,7 +80,7 @@ def bisect(rng: Generator, runs: int, kind: str, rows: int, attempts: int) -> Ou
 
 
 def _search(rng: Generator, before: Floats, after: Floats, step: int, first_bad: int) -> tuple[int | None, int]:
-    """As `osmosis.local.bisect`, with the rates in place of runs."""
+    """As `osmosis.local.branch`, with the rates in place of runs."""
     rows, most = len(before), BUDGET * step // 4
     values: dict[int, Floats] = {}
 

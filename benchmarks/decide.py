@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from osmosis.base.stats import BoundedMean
 from osmosis.metrics.decide import answer_questions, order_rows, plan_stages
-from osmosis.metrics.sample_size import pilot_of
-from osmosis.metrics.significance import ALPHA, adjusted
+from osmosis.metrics.intervals import ALPHA, adjusted
+from osmosis.metrics.planning import pilot_of
 from osmosis.records.run.study import Question, Study
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.client.datasets import announce_file
+from osmosis.client.files import announce_file
 from osmosis.llm import ChatRequest, Piece, open_model
 from osmosis.records.run.plan import ModelSpec
 from osmosis.serve.client.program_agent import load_harnesses

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.eval.arms import read_arms
+from osmosis.cli.eval.plan import read_arms
 from osmosis.errors import NotFound, OsmosisError, UsageError
 from osmosis.records.config.run_config import EvalConfig
 from support.command_line import CommandRun, run_command

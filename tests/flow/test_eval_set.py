@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.metrics.significance import adjusted
+from osmosis.metrics.intervals import adjusted
 from osmosis.records.run.history import EvalSet
 from support.command_line import CommandRun, run_command
 from support.endpoint import ModelEndpoint, Reply, text_reply

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.cli.core.environment import online
+from osmosis.cli.core.context import online
 from osmosis.engine.loader import forget_modules
 from osmosis.errors import UsageError
 from osmosis.local.seal import extend_chain, verify

@@ -11,8 +11,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.api.accounts import NewToken
-from osmosis.records.api.policy import ROLES
+from osmosis.records.api.accounts import ROLES, NewToken
 from support.platform_app import RunningPlatform, running_platform
 
 OPEN = {

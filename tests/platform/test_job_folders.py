@@ -12,7 +12,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.models import service as models
 from osmosis.platform.scheduling import job_files, queue
-from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from osmosis.records.run.training import MANIFEST, describe_files
 from support.model_files import write_adapter, write_model
 from support.platform_data import a_worker
 

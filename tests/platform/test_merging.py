@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.client.datasets import announce_file
+from osmosis.client.files import announce_file
 from osmosis.platform import tables
 from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.models import service as models

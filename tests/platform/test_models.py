@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.client.datasets import announce_file
+from osmosis.client.files import announce_file
 from osmosis.platform import tables
 from osmosis.platform.models import service as models
 from support.model_files import write_adapter, write_model

@@ -13,8 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from osmosis.cli.core.app import LazyCommand, find_command, usage_error
-from osmosis.cli.core.context import move_global_options
+from osmosis.cli.core.app import LazyCommand, find_command, move_global_options, usage_error
 from osmosis.cli.main import ROOT
 from osmosis.errors import OsmosisError
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Call, Dialect, messages_client, responses_client
+from osmosis.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Call, Dialect, messages, responses
 from osmosis.dialects.call import (
     Envelope,
     arguments_object,
@@ -127,14 +127,14 @@ def chat_read(body: JsonObject) -> JsonObject:
 
 BUILD: dict[str, Callable[[Call], JsonObject]] = {
     CHAT.name: chat_build,
-    MESSAGES.name: messages_client.render_request,
-    RESPONSES.name: responses_client.render_request,
+    MESSAGES.name: messages.render_request,
+    RESPONSES.name: responses.render_request,
     GEMINI.name: gemini_build,
 }
 READ: dict[str, Callable[[JsonObject], JsonObject]] = {
     CHAT.name: chat_read,
-    MESSAGES.name: messages_client.parse_reply,
-    RESPONSES.name: responses_client.parse_reply,
+    MESSAGES.name: messages.parse_reply,
+    RESPONSES.name: responses.parse_reply,
     GEMINI.name: gemini_read,
 }
 

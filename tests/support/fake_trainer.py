@@ -17,8 +17,8 @@ from pathlib import Path
 from osmosis.base.files import write_bytes, write_text
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.base import utc_now
-from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.records.run.rollout import Category, Message
+from osmosis.records.run.training import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.training.protocol.messages import (
     Batch,
     Checkpointed,

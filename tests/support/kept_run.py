@@ -7,10 +7,9 @@ from osmosis.errors import NotFound
 from osmosis.records.api.body import LogEntry, LogPage
 from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.job import MetricPoint
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
-from osmosis.records.run.rows import Row
+from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.viewer.index import IndexProgress, RolloutIndex
 from osmosis.viewer.run_source import (
     CheckpointLine,

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from osmosis.base.git import Git
 from osmosis.errors import OsmosisError
-from osmosis.workspace.template_update import BUNDLE, scratch_git, versions
-from osmosis.workspace.templates import current_version, templates_dir
+from osmosis.workspace.templates import BUNDLE, current_version, scratch_git, templates_dir, versions
 
 _LEFT_OUT = (BUNDLE, "__pycache__")
 

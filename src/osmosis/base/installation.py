@@ -1,7 +1,8 @@
-"""How this copy was installed, and its wheel for other environments. No hint names `osmosis-ai` on an index where this
-copy does not come from one: there the name may be another program's. A rollout's environment gets exactly the osmosis
-that runs here, zipped without a build backend and pinned by its content hash. The wheel requires only what the SDK and
-a rollout server import; the rest is behind extras."""
+"""How this copy was installed, its wheel for other environments, and those that are cached. No hint names `osmosis-ai`
+on an index where this copy does not come from one: there the name may be another program's. A rollout's environment
+gets exactly the osmosis that runs here, zipped without a build backend and pinned by its content hash. The wheel
+requires only what the SDK and a rollout server import; the rest is behind extras. A user of an environment holds its
+lock and touches its marker, whose time is that of the last use; removal checks again under the lock."""
 
 import base64
 import hashlib
@@ -13,15 +14,18 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from osmosis.base.files import replacing
+from osmosis.base.files import lock_if_free, read_object, replacing
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import InternalError
 
 
@@ -257,3 +261,56 @@ def _write(path: Path, files: dict[str, bytes], info: str) -> None:
             member.external_attr = 0o644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, body)
+
+
+MARKER = ".osmosis-environment.json"
+UNUSED_S = 14 * 24 * 3600.0
+
+
+def find_unused(cache_dir: Path, *, before: float) -> Iterator[Path]:
+    environments = (folder for workspace in _folders(cache_dir / "environments") for folder in _folders(workspace))
+    yield from (folder for folder in environments if last_used(folder / MARKER) < before)
+    yield from (folder for folder in _folders(cache_dir / "wheels") if last_used(folder) < before)
+
+
+def remove(folder: Path, *, before: float) -> bool:
+    if folder.parent.name == "wheels":
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    with lock_if_free(folder.parent / ".locks" / folder.name) as ours:
+        if not ours or last_used(folder / MARKER) >= before:
+            return False
+        # Without its marker it is no environment any more, however far the removal gets.
+        (folder / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+
+def prune_environments(cache_dir: Path, *, unused_s: float = UNUSED_S) -> list[str]:
+    before = time.time() - unused_s
+    return [folder.name for folder in find_unused(cache_dir, before=before) if remove(folder, before=before)]
+
+
+def remove_folders(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_marker(folder: Path) -> JsonObject | None:
+    marker = read_object(folder / MARKER)
+    with suppress(OSError):
+        os.utime(folder / MARKER)
+    return marker or None
+
+
+def last_used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]

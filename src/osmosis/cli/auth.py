@@ -22,7 +22,7 @@ from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.git_credential import answer
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
-from osmosis.client.settings import check_ca_file
+from osmosis.client.http import check_ca_file
 from osmosis.records.api.accounts import DeviceOffer, IssuedLogin, Verified
 
 app = new_app(

@@ -6,12 +6,12 @@ from rich.console import Console
 from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.cli.agents import AgentRef, find_agent, opened
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, Result, clean
 from osmosis.cli.eval.flags import Mcp, Module
-from osmosis.cli.targets import AgentRef, find_agent, opened
 from osmosis.compat.validator import ValidationResult, probe_request, validate_agent_loop
 from osmosis.engine.agent import plain_tools
 from osmosis.engine.load_agent import load_agent

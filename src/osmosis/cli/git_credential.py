@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from osmosis.client.credentials import CredentialStore
-from osmosis.client.settings import normalize_url
+from osmosis.client.http import normalize_url
 from osmosis.errors import OsmosisError
 
 

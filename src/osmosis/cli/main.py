@@ -18,9 +18,8 @@ import typer
 
 from osmosis._version import __version__
 from osmosis.cli.core import completion
-from osmosis.cli.core.app import HELP, STYLE, CommandGroup, LazyCommand, lazy_group, usage_error
-from osmosis.cli.core.context import AppContext, GlobalOptions, current, mode_of, move_global_options, using
-from osmosis.cli.core.environment import load_environment
+from osmosis.cli.core.app import HELP, STYLE, CommandGroup, LazyCommand, lazy_group, move_global_options, usage_error
+from osmosis.cli.core.context import AppContext, GlobalOptions, current, load_environment, mode_of, using
 from osmosis.cli.core.output import Output
 from osmosis.cli.core.prompts import Declined
 from osmosis.cli.core.results import Result
@@ -57,17 +56,17 @@ On this machine, without a workspace:
         "resume": _at("eval.resume:resume", "Resume a run: what is missing, or what failed"),
         "regrade": _at("eval.resume:regrade", "Score a local run again, without model calls"),
         "compare": _at("eval.compare:compare", "Compare runs row by row"),
-        "plan": _at("eval.sample_size:plan", "Plan how many rows and attempts show a difference"),
+        "plan": _at("eval.compare:plan", "Plan how many rows and attempts show a difference"),
         "decide": _at("eval.decide:decide", "Answer questions about models and arms with few rollouts"),
         "edit": _at("eval.runs:EVAL.edit", "Edit tags, note, name, pin and priority of a run"),
-        "history": _at("eval.history:show", "Show a row, or a figure, across runs"),
-        "quarantine": _at("eval.quarantine:quarantine", "List, add and remove rows known to be flaky"),
+        "history": _at("eval.rows:show", "Show a row, or a figure, across runs"),
+        "quarantine": _at("eval.rows:quarantine", "List, add and remove rows known to be flaky"),
         "why": _at("eval.why:why", "Explain why a run is slow, stuck, or worse than another"),
-        "share": _at("eval.team:share", "Create a link to a run for people without an account"),
-        "schedules": _at("eval.team:schedules", "List and stop evaluations that the platform repeats"),
+        "share": _at("eval.runs:share", "Create a link to a run for people without an account"),
+        "schedules": _at("eval.runs:schedules", "List and stop evaluations that the platform repeats"),
         "upload": _at("eval.transfer:upload", "Upload a local run to the platform"),
         "export": _at("eval.exchange:export", "Export a local run for other tools"),
-        "seal": _at("eval.seal:seal", "Seal a run in one file that anybody can verify"),
+        "seal": _at("eval.exchange:seal", "Seal a run in one file that anybody can verify"),
         "import": _at("eval.exchange:import_log", "Import logs of other tools as local runs"),
         "rubric": _at("eval.rubric:rubric", "Judge recorded conversations with a rubric"),
     },
@@ -143,17 +142,17 @@ On the platform:
   osmosis model deploy multiply-1 --wait
   osmosis model download multiply-1-step-20""",
     {
-        "list": _at("model.commands:list_models", "List base models and adapters"),
-        "show": _at("model.commands:info", "Show one model, an adapter or a base model"),
-        "upload": _at("model.commands:upload", "Check a base model and upload it"),
-        "download": _at("model.commands:download", "Download a model"),
-        "merge": _at("model.commands:merge", "Merge an adapter into its base model"),
-        "deploy": _at("model.commands:deploy", "Serve a model on the platform"),
-        "undeploy": _at("model.commands:undeploy", "Stop serving a model"),
-        "use": _at("model.commands:use", "Show how agent programs use a deployed model"),
-        "logs": _at("model.commands:logs", "Show the log of a model's deployment"),
-        "serve": _at("model.serve:serve", "Serve a model on this machine, until Ctrl-C"),
-        "delete": _at("model.commands:delete", "Delete a model and its files"),
+        "list": _at("model:list_models", "List base models and adapters"),
+        "show": _at("model:info", "Show one model, an adapter or a base model"),
+        "upload": _at("model:upload", "Check a base model and upload it"),
+        "download": _at("model:download", "Download a model"),
+        "merge": _at("model:merge", "Merge an adapter into its base model"),
+        "deploy": _at("model:deploy", "Serve a model on the platform"),
+        "undeploy": _at("model:undeploy", "Stop serving a model"),
+        "use": _at("model:use", "Show how agent programs use a deployed model"),
+        "logs": _at("model:logs", "Show the log of a model's deployment"),
+        "serve": _at("model:serve", "Serve a model on this machine, until Ctrl-C"),
+        "delete": _at("model:delete", "Delete a model and its files"),
     },
     "Run",
     guesses={"ls": "list", "rm": "delete", "push": "upload", "pull": "download", "stop": "undeploy"},
@@ -171,7 +170,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "status": _at("workspace.status:status", "Show where you are and what to do next", "Workspace"),
     "doctor": _at("workspace.doctor:doctor", "Check for problems", "Workspace"),
     "rollout": _at("workspace.rollout:app", "Create and list rollouts", "Workspace"),
-    "template": _at("workspace.template:app", "Rollout templates: show, update", "Workspace"),
+    "template": _at("workspace.rollout:template_app", "Rollout templates: show, update", "Workspace"),
     "config": _at("workspace.config:app", "Show and change configs", "Workspace"),
     "sync": _at("workspace.status:sync", "What the platform has synced of this repository", "Workspace"),
     "workspace": _at("workspace.commands:app", "Workspaces on the platform: list, create, switch", "Workspace"),
@@ -182,7 +181,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "check": _at("check:check", "Check an agent, a config or a dataset", "Run"),
     "test": _at("agent_test:test", "Run an agent on a few rows and show each conversation", "Run"),
     "eval": EVAL,
-    "verify": _at("eval.seal:verify", "Check a sealed run: bytes, figures, scores, conversations", "Run"),
+    "verify": _at("eval.exchange:verify", "Check a sealed run: bytes, figures, scores, conversations", "Run"),
     "optimize": OPTIMIZE,
     "reward": _at("reward:app", "Test a reward before training with it", "Run"),
     "judge": _at("judge:app", "Compare judges with human labels", "Run"),

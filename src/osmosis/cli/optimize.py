@@ -6,12 +6,11 @@ from typing import Annotated, cast
 from typer import Argument, Option
 
 from osmosis.base.files import file_sha256, write_json, write_text
+from osmosis.cli.agents import continue_inside
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.context import AppContext, SecretsFile, current
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
-from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.plan import config_plan
 from osmosis.cli.eval.progress import Terminal, let_through, print_aside, run_stoppable

@@ -10,12 +10,12 @@ from typing import Annotated
 from rich.console import Console
 from typer import Argument, Option
 
+from osmosis.cli.agents import AgentRef, find_agent
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import print_text, table
 from osmosis.cli.core.results import Column, DetailResult, NextStep, build_columns
-from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_audit import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError

@@ -2,7 +2,7 @@
 
 import inspect
 import typing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic.json_schema import models_json_schema
 from typer import Argument
@@ -14,28 +14,164 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
 from osmosis.cli.main import ROOT
 from osmosis.errors import UsageError
-from osmosis.records.api import printed
-from osmosis.records.api.accounts import WorkspaceRow
-from osmosis.records.api.body import LogEntry
+from osmosis.records.api.accounts import WorkspaceRole, WorkspaceRow
+from osmosis.records.api.body import Body, LogEntry, Moment
 from osmosis.records.api.datasets import DatasetEntry
-from osmosis.records.api.runs import EvalRunRow, RetriedRun
-from osmosis.records.api.training import CheckpointRow, TrainingRunRow
+from osmosis.records.api.runs import (
+    EvalMetrics,
+    EvalRunDetail,
+    EvalRunRow,
+    RetriedRun,
+    RunFailure,
+    RunResults,
+    RunSummary,
+)
+from osmosis.records.api.training import CheckpointRow, ModelRow, TrainingMetrics, TrainingRunDetail, TrainingRunRow
+from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.base import Record, describe_fields
+from osmosis.records.run.report import Report
+
+
+class PrintedEval(EvalRunDetail):
+    """`eval info`."""
+
+    summary: RunSummary
+    metrics: EvalMetrics | None
+
+
+class PrintedTraining(TrainingRunDetail):
+    """`train info`."""
+
+    summary: RunSummary
+    metrics: TrainingMetrics | None
+    checkpoints: list[CheckpointRow]
+
+
+class PrintedEnd(Body):
+    """A finished run, printed by `wait` and `submit --wait`; the latter with the keys of `PrintedSubmit`."""
+
+    id: str
+    name: str
+    url: str | None = None
+    status: str
+    summary: RunSummary
+    results: RunResults
+    report: Report | None = None
+    failure: RunFailure | None = None
+
+
+class PrintedUpload(Body):
+    """`eval upload`."""
+
+    id: str | None = None
+    name: str | None = None
+    url: str | None = None
+    files: int
+    sent: int
+    already: bool
+
+
+class PrintedDataset(DatasetEntry):
+    """`dataset upload`."""
+
+    uploaded: bool | None = None
+
+
+class PrintedSecret(SecretRow):
+    """`secret list`."""
+
+    scope: Literal["personal", "workspace"] | None = None
+    shadows: bool | None = None
+    """True when it hides the workspace's secret of the same name."""
+
+
+class PrintedWorkspace(WorkspaceRow):
+    """`workspace list`, `workspace current`."""
+
+    current: bool | None = None
+    chosen_by: str | None = None
+    platform_url: str | None = None
+
+
+class PrintedModel(ModelRow):
+    """`model list`."""
+
+    type: Literal["base", "lora"] | None = None
+
+
+class PrintedAccount(Body):
+    email: str | None = None
+    name: str | None = None
+    expires_at: Moment | None = None
+    platform_url: str | None = None
+    source: str | None = None
+    effective_source: str | None = None
+    persistent_login: bool | None = None
+    token_id: str | None = None
+
+
+class PrintedIdentity(PrintedAccount):
+    """`whoami`."""
+
+    account: PrintedAccount
+    workspace: WorkspaceRole | None = None
+
+
+class PrintedPlatform(Body):
+    """`platform start`, `platform status`."""
+
+    url: str | None = None
+    pid: int | None = None
+    port: int | None = None
+    version: str | None = None
+    started_at: Moment | None = None
+    data_dir: str | None = None
+    log: str | None = None
+
+
+class GitPlace(Body):
+    identity: str | None = None
+    remote_url: str | None = None
+
+
+class PrintedSource(Body):
+    rollout: str
+    entrypoint: str
+    model: str
+    dataset: str
+    branch: str | None = None
+    commit_sha: str | None = None
+
+
+class PrintedSubmit(Body):
+    """`eval submit`, `train submit`."""
+
+    id: str
+    name: str
+    status: str | None = None
+    model_name: str
+    dataset_name: str
+    created_at: Moment | None = None
+    url: str | None = None
+    git: GitPlace | None = None
+    workspace_directory: str
+    config: PrintedSource
+
 
 Json = dict[str, Any]
 _COUNT: Json = {"type": ["integer", "null"]}
-_LOG, _END = (LogEntry,), (printed.PrintedEnd,)
-_SUBMIT = (printed.PrintedSubmit, printed.PrintedEnd)
+_LOG, _END = (LogEntry,), (PrintedEnd,)
+_SUBMIT = (PrintedSubmit, PrintedEnd)
 INSIDE: dict[str, tuple[type[Record], ...]] = {
     "eval list": (EvalRunRow,),
     "train list": (TrainingRunRow,),
-    "eval info": (printed.PrintedEval,),
-    "train info": (printed.PrintedTraining,),
+    "eval info": (PrintedEval,),
+    "train info": (PrintedTraining,),
     "eval submit": _SUBMIT,
     "train submit": _SUBMIT,
     "eval wait": _END,
     "train wait": _END,
-    "eval upload": (printed.PrintedUpload,),
+    "eval upload": (PrintedUpload,),
     "eval retry": (RetriedRun,),
     "eval logs": _LOG,
     "train logs": _LOG,
@@ -43,17 +179,17 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
     "dataset logs": _LOG,
     "dataset list": (DatasetEntry,),
     "dataset info": (DatasetEntry,),
-    "dataset upload": (printed.PrintedDataset,),
-    "secret list": (printed.PrintedSecret,),
-    "secret set": (printed.PrintedSecret,),
-    "workspace list": (printed.PrintedWorkspace,),
-    "workspace current": (printed.PrintedWorkspace,),
+    "dataset upload": (PrintedDataset,),
+    "secret list": (PrintedSecret,),
+    "secret set": (PrintedSecret,),
+    "workspace list": (PrintedWorkspace,),
+    "workspace current": (PrintedWorkspace,),
     "workspace create": (WorkspaceRow,),
-    "model list": (printed.PrintedModel,),
-    "whoami": (printed.PrintedIdentity,),
-    "auth whoami": (printed.PrintedIdentity,),
-    "platform start": (printed.PrintedPlatform,),
-    "platform status": (printed.PrintedPlatform,),
+    "model list": (PrintedModel,),
+    "whoami": (PrintedIdentity,),
+    "auth whoami": (PrintedIdentity,),
+    "platform start": (PrintedPlatform,),
+    "platform status": (PrintedPlatform,),
 }
 
 

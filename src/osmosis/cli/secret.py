@@ -8,8 +8,7 @@ from typer import Argument, Option
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import guess_hint, new_app
 from osmosis.cli.core.connect import Everything, Limit, Paging, scope_of
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.context import AppContext, current, read_secrets_file
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.api.workspaces import SecretPage, SecretRow

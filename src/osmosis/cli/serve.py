@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from osmosis.cli.agents import find_agent
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.connect import login_of, usable
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
-from osmosis.cli.targets import find_agent
 from osmosis.compat.validator import validate_agent_loop
 from osmosis.engine.load_agent import load_agent
 from osmosis.engine.loader import load_object

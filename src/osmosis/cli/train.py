@@ -16,8 +16,7 @@ from typer import Argument, Option
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import INSIDE, SecretsFile, read_secrets_file
+from osmosis.cli.core.context import INSIDE, AppContext, SecretsFile, current, read_secrets_file
 from osmosis.cli.core.render import draw_curves, new_table
 from osmosis.cli.core.results import DetailResult, ListResult, NextStep, OperationResult, clean
 from osmosis.cli.eval.follow import watch

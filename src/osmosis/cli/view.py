@@ -13,13 +13,13 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.results import DetailResult, OperationResult
-from osmosis.cli.targets import PLATFORM, RunFinder
+from osmosis.cli.eval.run_sources import PLATFORM, RunFinder
 from osmosis.client import PlatformClient
 from osmosis.errors import NotFound
 from osmosis.local.run_options import run_folder, runs_folder
 from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.local.viewing.server import ViewAccess, index_runs, listen, render_static, serve
-from osmosis.viewer.static_site import write_site
+from osmosis.viewer.routes import write_site
 
 
 @dataclass(frozen=True)

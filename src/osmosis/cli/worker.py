@@ -19,7 +19,7 @@ from osmosis.cli.core import prompts
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
-from osmosis.client.settings import CA_FILE, check_ca_file
+from osmosis.client.http import CA_FILE, check_ca_file
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.config.worker import ExecutorName, GateAddress, WorkerConfig
 from osmosis.records.sandbox import SandboxSettings

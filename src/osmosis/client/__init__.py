@@ -11,10 +11,9 @@ if "httpx" not in sys.modules:
     del sys.modules["httpx._main"]
 
 from osmosis.client.accounts import Accounts, Audit, Members, People, SecretsClient, Sync, Workers, Workspaces
-from osmosis.client.datasets import Datasets, Models
+from osmosis.client.files import Datasets, Imports, Models, Transfer
 from osmosis.client.http import Http
 from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
-from osmosis.client.transfer import Imports, Transfer
 from osmosis.records.run.status import RunKind
 
 __all__ = ["PlatformClient"]

@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 from osmosis.client.http import Params, Section
 from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
-from osmosis.records.api import accounts as account_api, policy as people_api
-from osmosis.records.api.policy import Role
+from osmosis.records.api import accounts as account_api
+from osmosis.records.api.accounts import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import (
     WIRE_SCOPE,
@@ -93,24 +93,26 @@ class Workspaces(Section):
         body = account_api.ConnectRepository(repository_url=repository_url, secret=secret)
         return self._read(account_api.WorkspaceRow, "POST", path, json=body, scoped=False)
 
-    def quota(self) -> people_api.QuotaUse:
-        return self._read(people_api.QuotaUse, "GET", "quota")
+    def quota(self) -> account_api.QuotaUse:
+        return self._read(account_api.QuotaUse, "GET", "quota")
 
-    def set_quota(self, workspace: str, wish: people_api.Quota) -> people_api.QuotaUse:
+    def set_quota(self, workspace: str, wish: account_api.Quota) -> account_api.QuotaUse:
         path = f"workspaces/{quote(workspace, safe='')}/quota"
-        return self._read(people_api.QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
+        return self._read(account_api.QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
 
 
 class Members(Section):
-    def list(self) -> list[people_api.MemberRow]:
-        return self._read(people_api.MemberList, "GET", "members").members
+    def list(self) -> list[account_api.MemberRow]:
+        return self._read(account_api.MemberList, "GET", "members").members
 
-    def invite(self, person: str, role: Role) -> people_api.MemberRow:
-        return self._read(people_api.MemberRow, "POST", "members", json=people_api.NewMember(person=person, role=role))
-
-    def change(self, person: str, role: Role) -> people_api.MemberRow:
+    def invite(self, person: str, role: Role) -> account_api.MemberRow:
         return self._read(
-            people_api.MemberRow, "PUT", f"members/{quote(person, safe='')}", json=people_api.MemberRole(role=role)
+            account_api.MemberRow, "POST", "members", json=account_api.NewMember(person=person, role=role)
+        )
+
+    def change(self, person: str, role: Role) -> account_api.MemberRow:
+        return self._read(
+            account_api.MemberRow, "PUT", f"members/{quote(person, safe='')}", json=account_api.MemberRole(role=role)
         )
 
     def remove(self, person: str) -> None:
@@ -118,28 +120,30 @@ class Members(Section):
 
 
 class People(Section):
-    def list(self) -> list[people_api.PersonRow]:
-        return self._read(people_api.PersonList, "GET", "users", scoped=False).users
+    def list(self) -> list[account_api.PersonRow]:
+        return self._read(account_api.PersonList, "GET", "users", scoped=False).users
 
-    def add(self, person: people_api.NewPerson) -> people_api.PersonRow:
-        return self._read(people_api.PersonRow, "POST", "users", json=person, scoped=False)
+    def add(self, person: account_api.NewPerson) -> account_api.PersonRow:
+        return self._read(account_api.PersonRow, "POST", "users", json=person, scoped=False)
 
     def remove(self, handle: str, heir: str | None = None) -> None:
         self._call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
 
     def link(self, handle: str, hours: int) -> account_api.BrowserLink:
         path = f"users/{quote(handle, safe='')}/link"
-        return self._read(account_api.BrowserLink, "POST", path, json=people_api.WantedLink(hours=hours), scoped=False)
+        return self._read(account_api.BrowserLink, "POST", path, json=account_api.WantedLink(hours=hours), scoped=False)
 
     def unlink(self, handle: str) -> None:
         self._call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
 
 
 class Audit(Section):
-    def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[people_api.AuditRow]:
+    def entries(
+        self, *, count: int | None, everywhere: bool, action: str, actor: str
+    ) -> Iterator[account_api.AuditRow]:
         """Yield the newest `count` entries (None: all) of the workspace, or of the whole platform."""
         path = "platform/audit" if everywhere else "audit"
-        pages = self._pages(people_api.AuditPage, path, params={"action": action, "actor": actor})
+        pages = self._pages(account_api.AuditPage, path, params={"action": action, "actor": actor})
         return islice((row for page in pages for row in page.entries), count)
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from osmosis.base import paths
 from osmosis.base.files import write_json
 from osmosis.base.jsonable import JsonObject
-from osmosis.client.settings import CA_FILE, check_ca_file, local_url, normalize_url
+from osmosis.client.http import CA_FILE, check_ca_file, local_url, normalize_url
 from osmosis.errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,
@@ -228,7 +228,7 @@ class CredentialStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            from osmosis.base.locks import FileLock  # brings asyncio, which no reading command needs
+            from osmosis.base.files import FileLock  # brings asyncio, which no reading command needs
 
             lock = FileLock(self.path.with_name(".credentials.lock"))
             lock.take(timeout_s=None)

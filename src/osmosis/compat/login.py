@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from osmosis.base.jsonable import JsonObject
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
-from osmosis.client.settings import platform_url
+from osmosis.client.http import platform_url
 from osmosis.compat.console import console
 from osmosis.errors import AuthRequired, OsmosisError
 from osmosis.records.api.accounts import DeviceOffer, IssuedLogin

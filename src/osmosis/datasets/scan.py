@@ -1,14 +1,18 @@
 import hashlib
 import json
+import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 
 from osmosis.base.files import file_sha256
+from osmosis.base.jsonable import JsonObject, to_valid_text
+from osmosis.base.processes import reader_main
 from osmosis.datasets.keys import Repeats, RowKeys, SelectedRows, read_id
 from osmosis.datasets.reader import DatasetFile, count_rows, open_source
 from osmosis.datasets.rules import (
@@ -342,3 +346,60 @@ def read_groups_by_content(path: Path, selection: Selection, columns: Sequence[s
             check_columns(path, list(row.data), columns)
         groups[row.content_hash or ""] = read_groups(row.data, columns)
     return groups
+
+
+MAX_LISTED = 5
+MAX_CELL = 2_000
+MAX_ITEMS = 100
+MAX_DEPTH = 8
+
+
+class UploadFacts(TypedDict):
+    rows: int
+    found: int
+    issues: list[dict[str, str]]
+    warnings: list[dict[str, object]]
+    preview: list[dict[str, object]]
+
+
+def read_upload(request: JsonObject) -> UploadFacts:
+    facts = check_upload(Path(str(request["path"])), preview=int(request["preview"]))
+    return UploadFacts(
+        rows=facts.rows or 0,
+        found=facts.found,
+        issues=[
+            {key: to_valid_text(text)[:MAX_CELL] for key, text in finding.items()}
+            for finding in facts.issues(MAX_LISTED)
+        ],
+        warnings=[_shown_row(warning) for warning in facts.warnings()],
+        preview=[_shown_row(row) for row in facts.preview],
+    )
+
+
+def _shown_row(row: dict[str, object]) -> dict[str, object]:
+    return {_cut_text(str(key)): _shorten(value, 1) for key, value in list(row.items())[:MAX_ITEMS]}
+
+
+def _shorten(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return _cut_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (dict, list)):
+        if depth >= MAX_DEPTH:
+            return "..."
+        if isinstance(value, dict):
+            return {_cut_text(str(key)): _shorten(item, depth + 1) for key, item in list(value.items())[:MAX_ITEMS]}
+        return [_shorten(item, depth + 1) for item in value[:MAX_ITEMS]]
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+        return _cut_text(str(value)) if value.bit_length() < 10_000 else "a very large number"
+    return value if value is None or isinstance(value, int) else _cut_text(str(value))
+
+
+def _cut_text(value: str) -> str:
+    full = to_valid_text(value[: MAX_CELL + 1])
+    return full if len(value) <= MAX_CELL else f"{full[:MAX_CELL]} ... ({len(value)} characters)"
+
+
+if __name__ == "__main__":
+    sys.exit(reader_main(read_upload))

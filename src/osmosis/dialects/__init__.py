@@ -1,5 +1,5 @@
 """The APIs in which models are asked, as pure functions: requests become a `call.Call`, a model's answer a reply. Our
-own model client takes the other way: a call becomes a request, a reply the internal form (`*_client`)."""
+own model client takes the other way: a call becomes a request, a reply the internal form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -13,17 +13,16 @@ from urllib.parse import quote
 
 from typing_extensions import Self
 
-from osmosis.base.files import file_sha256
-from osmosis.base.locks import locked_async
+from osmosis.base.files import file_sha256, locked_async
 from osmosis.base.net import backoff_delay
 from osmosis.base.redact import Redactor
 from osmosis.base.safe_open import list_artifacts, open_artifact
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError, ValidationError
 from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.api.workers import JobCheckpoints, JobFile, JobFolder
-from osmosis.records.run.checkpoint import MANIFEST, is_complete, read_manifest
 from osmosis.records.run.job import CheckpointReport
 from osmosis.records.run.rollout import Category
+from osmosis.records.run.training import MANIFEST, is_complete, read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
-from osmosis.dialects import Call, EndpointError, messages_client, responses_client
+from osmosis.dialects import Call, EndpointError, messages, responses
 from osmosis.errors import ModelError
 from osmosis.llm.failures import model_error
 from osmosis.llm.model import ChatRequest, Completion, Piece, sampling
@@ -28,7 +28,7 @@ class DialectModel(OpenAICompatibleModel):
         provider, _, name = self.spec.name.partition("/")
         self.model_name = name.removeprefix("responses/")
         self.is_messages = self.spec.kind == "messages"
-        self._client = messages_client if self.is_messages else responses_client
+        self._client = messages if self.is_messages else responses
         self._may_encrypt = not self.is_messages
         headers: dict[str, str] = {}
         key = key or arguments_for(provider, variables).get("api_key", "").strip()
@@ -51,7 +51,7 @@ class DialectModel(OpenAICompatibleModel):
         if self.is_messages:
             self._add_limits(params)
         elif self._may_encrypt:
-            params["include"] = [*params.get("include", ()), responses_client.ENCRYPTED]
+            params["include"] = [*params.get("include", ()), responses.ENCRYPTED]
         call = Call(request.messages, request.tools, params, model=self.model_name)
         return {**self._client.render_request(call), **(extra if isinstance(extra, dict) else {})}
 

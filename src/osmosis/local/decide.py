@@ -23,9 +23,8 @@ from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.run import stored_report
 from osmosis.local.run_options import ScoreFunction, check_name
 from osmosis.metrics.decide import answer_questions, order_rows, parse_question, plan_stages
-from osmosis.metrics.intervals import scale_of
-from osmosis.metrics.sample_size import Pilot, pilot_of, scores_by_row
-from osmosis.metrics.significance import ALPHA
+from osmosis.metrics.intervals import ALPHA, scale_of
+from osmosis.metrics.planning import Pilot, pilot_of, scores_by_row
 from osmosis.records.base import Record
 from osmosis.records.run.plan import Budget, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout

@@ -17,8 +17,7 @@ from osmosis.engine.rollout_model import REWARD
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.llm.providers import price_of
-from osmosis.local.prepared_run import PreparedRun, rows_of
-from osmosis.local.rollout_source import RolloutSource, load_source
+from osmosis.local.prepared_run import PreparedRun, RolloutSource, load_source, rows_of
 from osmosis.local.run_options import RunOptions, declared_secrets, key_for
 from osmosis.local.workers import check_workers
 from osmosis.records.run.plan import EvalPlan

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from osmosis.base.files import write_text
-from osmosis.base.locks import locked
+from osmosis.base.files import locked, write_text
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, ValidationError
 from osmosis.local.run_options import runs_folder
 from osmosis.metrics.figures import Judged, judged
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.quarantine import NAME, QuarantinedRow, RowQuarantine, parse_quarantine
 from osmosis.records.run.report import Report
-from osmosis.records.run.rows import place_key
+from osmosis.records.run.rows import NAME, QuarantinedRow, RowQuarantine, parse_quarantine, place_key
 
 _HEAD = "# Rows known to be flaky: they are shown, but do not count. osmosis eval quarantine --help\n"
 

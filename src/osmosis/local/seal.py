@@ -31,7 +31,7 @@ from osmosis.engine.rollout_model import REWARD
 from osmosis.errors import Conflict, LoadError, OsmosisError, UsageError
 from osmosis.llm.cache import find_parting
 from osmosis.local.prepare import load_scorers_of, prepare
-from osmosis.local.rollout_source import agent_kind
+from osmosis.local.prepared_run import agent_kind
 from osmosis.local.run import stored_report
 from osmosis.local.run_options import RunOptions, Watcher
 from osmosis.local.viewing.library import config_of

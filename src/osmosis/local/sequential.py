@@ -7,7 +7,7 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError, UsageError, ValidationError
 from osmosis.local.resume_at_commit import check_extendable, dataset_of, extend, restore
 from osmosis.metrics.compare import Comparison, compare
-from osmosis.metrics.significance import levels
+from osmosis.metrics.intervals import levels
 from osmosis.records.run.history import Decision, Look
 from osmosis.records.run.plan import EvalPlan, Selection
 

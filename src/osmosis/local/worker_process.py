@@ -25,8 +25,7 @@ from osmosis.engine.watchdog import Watchdog
 from osmosis.errors import OsmosisError
 from osmosis.local import workers
 from osmosis.local.prepare import load_scorers_of
-from osmosis.local.prepared_run import PreparedRun
-from osmosis.local.rollout_source import load_source
+from osmosis.local.prepared_run import PreparedRun, load_source
 from osmosis.local.run_options import RunOptions, key_for
 from osmosis.records.run.plan import EvalPlan, Timeouts
 from osmosis.records.run.rows import Row

@@ -9,8 +9,7 @@ from functools import partial
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.metrics.intervals import pair_of
-from osmosis.metrics.significance import LEVEL, Difference, Verdict, difference_of, verdict_of
+from osmosis.metrics.intervals import LEVEL, Difference, Verdict, difference_of, pair_of, verdict_of
 from osmosis.records.run.report import Bounds, Interval
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import DerivedKeys, Key, place_key

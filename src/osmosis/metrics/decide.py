@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 from osmosis.base.stats import BoundedMean
 from osmosis.errors import UsageError
-from osmosis.metrics.significance import ALPHA, levels
+from osmosis.metrics.intervals import ALPHA, levels
 from osmosis.records.run.study import Question, Stage, Study
 
 LOOKS = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.17, 0.24, 0.34, 0.5, 0.7, 1.0)

@@ -2,7 +2,7 @@
 then answered anew, they succeed with one chance, from a later one with a lower chance. Neither is known: both are
 integrated out over a grid, with a prior for what is typical, far apart and the lower one near 0. The failure itself
 counts as a continuation after the last step. The next step to continue from is the one that is after the fatal step
-with a chance nearest to one half, as in `local.bisect`."""
+with a chance nearest to one half, as in `local.branch`."""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -13,9 +13,9 @@ from osmosis.metrics.summary import Summary, Terms
 from osmosis.metrics.warnings import MEANING
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.quarantine import RowQuarantine, SortedOut
 from osmosis.records.run.report import Distribution, Interval, PassAtK, Reduced, Report, ScoreReport
 from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import RowQuarantine, SortedOut
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""

@@ -13,9 +13,9 @@ from typing import Literal
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import BoundedMean
-from osmosis.metrics.significance import adjusted
+from osmosis.metrics.intervals import adjusted
 from osmosis.metrics.warnings import Finding
-from osmosis.records.config.validation import Severity
+from osmosis.records.base import Severity
 from osmosis.records.run.rows import Row
 
 Kind = Literal["truth", "worthless"]

@@ -8,7 +8,7 @@ from statistics import mode
 from osmosis.base.stats import pass_at_k, pass_hat_k, quantile, spread
 from osmosis.errors import ValidationError
 from osmosis.metrics.intervals import bounded_interval, bounds_of
-from osmosis.metrics.sample_size import Pilot, variances
+from osmosis.metrics.planning import Pilot, variances
 from osmosis.records.run.report import Bounds, PassAtK, Reduced, ScoreReport
 
 Estimate = Callable[[int, int, int], float]

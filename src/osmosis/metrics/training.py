@@ -14,8 +14,8 @@ from osmosis.metrics.intervals import bounded_interval
 from osmosis.metrics.warnings import Curve, Finding
 from osmosis.records.api.training import TrainingMetrics
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import TrainingPlan
 from osmosis.records.run.report import Interval
+from osmosis.records.run.training import TrainingPlan
 
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2

@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from osmosis.records.config.validation import Severity
+from osmosis.records.base import Severity
 from osmosis.records.run.plan import NO_MODEL, SMOLLM2
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import AnswerIssue, Category, Message

@@ -22,16 +22,15 @@ from osmosis.platform.runs import lifecycle, rollouts, views
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.records.api import policy
+from osmosis.records.api import accounts
 from osmosis.records.api.body import LogPage
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
-from osmosis.records.run.rows import Row
+from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
@@ -109,13 +108,13 @@ class DatabaseRun:
             author=self.author,
             marks=rollouts.get_marks(self.run),
             marks_url=marks_url,
-            can_add_rows=policy.may(self.role, "data"),
+            can_add_rows=accounts.may(self.role, "data"),
         )
 
     def _actions(self) -> Iterator[run_source.Action]:
         run, url = self.run, f"/runs/{self.run.id}"
         over = RunStatus(run.status).over
-        if policy.may(self.role, "run"):
+        if accounts.may(self.role, "run"):
             if not over:
                 stopping = run.stop_requested_at is not None
                 yield run_source.Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
@@ -124,7 +123,7 @@ class DatabaseRun:
                 yield run_source.Action("Retry failed rollouts", f"{url}/retry", help_text)
             help_text = "Links with which people without an account read it"
             yield run_source.Action("Share", f"{url}/share", help_text, method="get")
-        if over and policy.may(self.role, "delete"):
+        if over and accounts.may(self.role, "delete"):
             question = f"Delete {run.name} and everything it produced?"
             yield run_source.Action("Delete", f"{url}/delete", question=question)
 
@@ -298,7 +297,7 @@ class SharedRun(DatabaseRun):
 
 
 def find_run(
-    session: Session, platform: Platform, actor: Actor, run_id: str, action: policy.Action = "read"
+    session: Session, platform: Platform, actor: Actor, run_id: str, action: accounts.Action = "read"
 ) -> DatabaseRun:
     run = session.get(tables.Run, run_id)
     is_submitted = run is not None and run.kind in lifecycle.SUBMITTED
@@ -307,7 +306,7 @@ def find_run(
         message = "no such run"
         raise NotFound(message, hint="it may have been deleted, or it belongs to a workspace you are not a member of")
     workspaces.require(role, action)
-    author = actor.user.name if policy.may(role, "run") else None
+    author = actor.user.name if accounts.may(role, "run") else None
     return DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id), role, author)
 
 

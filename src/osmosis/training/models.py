@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import orjson
 
-from osmosis.dialects.harnesses import TRAINED
+from osmosis.dialects.call import TRAINED
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Piece, sampling
 from osmosis.records.run.plan import ModelSpec

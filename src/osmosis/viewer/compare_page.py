@@ -8,10 +8,10 @@ from osmosis.base.jsonable import iterate_leaves
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.metrics.compare import Comparison, Flip, compare
 from osmosis.metrics.figures import comparison_figures
-from osmosis.metrics.significance import LEVEL, adjusted
-from osmosis.records.run.quarantine import RowQuarantine, SortedOut
+from osmosis.metrics.intervals import LEVEL, adjusted
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import RowQuarantine, SortedOut
 from osmosis.viewer.charts import training_compare_page
 from osmosis.viewer.conversation import build_turns, fold_same
 from osmosis.viewer.diff import CodeChange, diff_words

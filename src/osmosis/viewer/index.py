@@ -15,9 +15,9 @@ from typing import Protocol
 
 import orjson
 
-from osmosis.base import environments
+from osmosis.base import installation
+from osmosis.base.files import lock_if_free, locked
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.locks import lock_if_free, locked
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.rollout import RolloutStatus, get_reasoning, list_functions
 from osmosis.records.run.rows import Row
@@ -307,11 +307,11 @@ def _is_index(path: Path) -> bool:
 
 
 def _prune(new: Path) -> None:
-    paths = sorted(new.parent.glob("*.db"), key=environments.last_used, reverse=True)
+    paths = sorted(new.parent.glob("*.db"), key=installation.last_used, reverse=True)
     name, oldest = new.stem.rpartition("~")[0], time.time() - MAX_UNUSED_S
     for number, path in enumerate(paths):
         is_earlier = path.stem.rpartition("~")[0] == name
-        if path != new and (number >= MAX_FILES or (is_earlier and environments.last_used(path) < oldest)):
+        if path != new and (number >= MAX_FILES or (is_earlier and installation.last_used(path) < oldest)):
             _remove(path)
 
 

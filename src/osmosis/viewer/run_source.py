@@ -12,9 +12,9 @@ from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Branched, Interval, Report
 from osmosis.records.run.rollout import Failure
+from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
 from osmosis.viewer.index import IndexProgress

@@ -12,10 +12,10 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.files import tomllib
 from osmosis.base.paths import folder_inside
 from osmosis.errors import NotFound, ValidationError
+from osmosis.records.base import Problem, Severity
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig, list_environment_tables
-from osmosis.records.config.validation import Problem, Severity
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")

@@ -7,7 +7,7 @@ from pathlib import Path
 from osmosis.base import hardware as machine_facts, paths
 from osmosis.base.git import Git, GitError
 from osmosis.base.installation import install_command
-from osmosis.records.config.validation import Problem, Severity
+from osmosis.records.base import Problem, Severity
 from osmosis.records.run.source import Source
 from osmosis.sandbox import Level, probe
 from osmosis.workspace import preflight
@@ -15,8 +15,14 @@ from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import FILES, FOLDERS, Workspace
 from osmosis.workspace.preflight import syntax_errors
-from osmosis.workspace.template_update import list_instances
-from osmosis.workspace.templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
+from osmosis.workspace.templates import (
+    WORKSPACE,
+    TemplateRecord,
+    current_version,
+    list_instances,
+    render_raw,
+    schema_files,
+)
 
 LOW_DISK = 2 * 1024**3
 OLDEST_GIT = (2, 25)

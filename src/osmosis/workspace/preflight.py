@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.records.base import Problem
 from osmosis.records.config.experiment import Experiment
-from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import PinnedCommit, RolloutFiles, Source, SyncState
 from osmosis.workspace.git import find_pinned_commit, read_rollout_files, read_source
 from osmosis.workspace.layout import FILES, FOLDERS, Workspace

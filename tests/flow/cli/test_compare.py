@@ -17,10 +17,10 @@ from osmosis.platform import tables
 from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.training import plan_training
 from osmosis.viewer import routes
 from osmosis.viewer.page import Page, QueryParams
 from support.command_line import CommandRun

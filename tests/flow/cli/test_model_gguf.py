@@ -11,7 +11,7 @@ import pytest
 import uv
 from gguf import GGUFReader
 
-from osmosis.cli.model.gguf_file import write_gguf
+from osmosis.cli.gguf_file import write_gguf
 from osmosis.errors import ValidationError
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.platform import tables

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.records.run.checkpoint import read_manifest
+from osmosis.records.run.training import read_manifest
 from osmosis.training.step_journal import StepJournal
 from support.training_platform import JOB, QUIET, TrainingPlatform, kill, training_platform, without_a_model
 from support.waiting import until

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.base.environments import MARKER
-from osmosis.base.installation import Wheel, build_wheel
+from osmosis.base.installation import MARKER, Wheel, build_wheel
 from osmosis.jobs.context import JobFailed, JobLog
 from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.prepare.project import read_project

@@ -12,10 +12,9 @@ import pytest
 
 from osmosis.jobs.commands import PROCESSES_FILE
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import plan_training
-from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.job import JobSpec, Stage
 from osmosis.records.run.status import RunStatus
+from osmosis.records.run.training import plan_training, read_manifest
 from osmosis.sandbox import probe
 from osmosis.sdk.foreign import PACKAGES
 from osmosis.training.protocol.plans import rows_of_step

@@ -13,7 +13,7 @@ import pytest
 
 from osmosis.base.files import tomllib
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import plan_training
+from osmosis.records.run.training import plan_training
 from osmosis.training.protocol.plans import TrainerPlan
 from support.training_platform import CONFIG, TrainingPlatform, kill, training_platform
 from support.waiting import until

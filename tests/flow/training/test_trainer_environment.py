@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.base.environments import prune_environments
-from osmosis.base.installation import build_wheel
+from osmosis.base.installation import build_wheel, prune_environments
 from osmosis.jobs.context import JobFailed, JobLog
 from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
 from osmosis.records.run.job import LogLine

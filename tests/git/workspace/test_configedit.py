@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.cli.workspace.config import list_values, set_values
 from osmosis.errors import ValidationError
 from osmosis.workspace.config_file import ConfigFile, check_file
-from osmosis.workspace.configedit import list_values, set_values
 from osmosis.workspace.layout import ConfigKind, Workspace
 from support.git_workspace import GitWorkspace
 

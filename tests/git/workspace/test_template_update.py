@@ -9,8 +9,7 @@ import pytest
 
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.template_update import list_instances, update_all
-from osmosis.workspace.templates import render_rollout, render_workspace, templates_dir
+from osmosis.workspace.templates import list_instances, render_rollout, render_workspace, templates_dir, update_all
 from support import template_bundle as bundle
 from support.git_workspace import GitWorkspace
 

@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.files import GrowingFile, create_once, replacing, write_json, write_text
-from osmosis.base.locks import FileLock, lock_if_free, locked, locked_async
+from osmosis.base.files import (
+    FileLock,
+    GrowingFile,
+    create_once,
+    lock_if_free,
+    locked,
+    locked_async,
+    replacing,
+    write_json,
+    write_text,
+)
 from osmosis.base.safe_open import CHUNK, list_artifacts, open_artifact
 
 
@@ -150,7 +159,7 @@ def test_sizes_are_bounded_and_a_large_file_comes_in_pieces(root: Path) -> None:
 
 HOLD = """
 import sys, pathlib
-from osmosis.base.locks import FileLock
+from osmosis.base.files import FileLock
 lock = FileLock(pathlib.Path(sys.argv[1]))
 assert lock.take()
 print("held", flush=True)

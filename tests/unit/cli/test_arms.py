@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.eval.arms import apply_changes, read_arms
+from osmosis.cli.eval.plan import apply_changes, read_arms
 from osmosis.errors import UsageError
 from osmosis.records.config.run_config import EvalConfig
 

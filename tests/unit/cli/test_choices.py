@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.core.context import AppContext, GlobalOptions
-from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.context import AppContext, GlobalOptions, read_secrets_file
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.prompts import ask, choose, confirm, hidden
 from osmosis.cli.eval.follow import _without_debug, finished_result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.cli.core.context import move_global_options
+from osmosis.cli.core.app import move_global_options
 from osmosis.errors import UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.cli.core.old_spellings import respell
+from osmosis.cli.core.app import respell
 from osmosis.cli.main import COMMANDS, EVAL
 from support.command_reference import why_wrong
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.core.context import AppContext, GlobalOptions
-from osmosis.cli.core.environment import allow_host, load_environment, online
+from osmosis.cli.core.context import AppContext, GlobalOptions, allow_host, load_environment, online
 from osmosis.cli.core.errors import report_bug
 from osmosis.cli.core.output import Mode, Output
 from osmosis.errors import Conflict, NetworkError, ValidationError

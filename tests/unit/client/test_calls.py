@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from osmosis.client import PlatformClient
-from osmosis.client.transfer import Transfer
+from osmosis.client.files import Transfer
 from osmosis.errors import (
     AuthRequired,
     Conflict,

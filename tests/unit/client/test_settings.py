@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.client.settings import normalize_url, platform_url
+from osmosis.client.http import normalize_url, platform_url
 from osmosis.errors import ValidationError
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from osmosis.dialects import GEMINI, MESSAGES, RESPONSES, Call, Dialect
-from osmosis.dialects.harnesses import (
+from osmosis.dialects.call import (
     COMPACTION,
     PROBE,
     ROUTER,

@@ -19,8 +19,8 @@ from osmosis.dialects import (
     Dialect,
     EndpointError,
     Envelope,
-    messages_client,
-    responses_client,
+    messages,
+    responses,
 )
 from osmosis.llm.model import Completion, Piece
 from osmosis.llm.openai_compatible import completion_of
@@ -218,7 +218,7 @@ def test_pieces_add_up_to_the_reply(dialect: Dialect, done: Completion, cuts: li
     assert calls == expected
 
 
-@pytest.mark.parametrize(("dialect", "client"), [(MESSAGES, messages_client), (RESPONSES, responses_client)])
+@pytest.mark.parametrize(("dialect", "client"), [(MESSAGES, messages), (RESPONSES, responses)])
 @UNTIMED
 @given(done=replies(), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20))
 def test_our_client_reads_a_stream_as_the_whole_reply(

@@ -13,8 +13,8 @@ from osmosis.local.run import Run
 from osmosis.local.viewing.library import LocalLibrary
 from osmosis.pytest import Bars
 from osmosis.records.base import utc_now
-from osmosis.records.run.quarantine import QuarantinedRow
 from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import QuarantinedRow
 from osmosis.viewer import routes
 from osmosis.viewer.page import QueryParams, build_environment
 from support.command_line import CommandRun, run_command

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from osmosis.local.bisect import CERTAIN, chances, next_version
+from osmosis.local.branch import CERTAIN, chances, next_version
 
 VERSIONS = [str(place) for place in range(9)]
 ROWS = 10

@@ -5,7 +5,7 @@ from heapq import heapreplace
 
 import pytest
 
-from osmosis.metrics.forecast import forecast, predicted_time
+from osmosis.metrics.planning import forecast, predicted_time
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Usage
 
 

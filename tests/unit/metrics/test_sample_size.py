@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from osmosis.metrics.sample_size import Pilot, pilot_of, variances
-from osmosis.metrics.significance import difference_of, verdict_of
+from osmosis.metrics.intervals import difference_of, verdict_of
+from osmosis.metrics.planning import Pilot, pilot_of, variances
 from osmosis.metrics.summary import Terms, summarize
 from support.platform_data import rollout
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import pytest
 
-from osmosis.metrics.significance import levels, spent
+from osmosis.metrics.intervals import levels, spent
 
 NORMAL = NormalDist()
 

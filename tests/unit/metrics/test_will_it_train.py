@@ -9,7 +9,7 @@ import pytest
 
 from osmosis.metrics.training import Gate, Tried, will_it_train
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import plan_training
+from osmosis.records.run.training import plan_training
 
 CONFIG = TrainingConfig.model_validate(
     {

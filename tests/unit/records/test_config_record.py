@@ -11,9 +11,9 @@ from osmosis.records.config.advanced import EvalAdvanced
 from osmosis.records.config.check import CONFIGS, check_config, find_unread_keys, iterate_fields, list_issues
 from osmosis.records.config.experiment import Experiment
 from osmosis.records.config.run_config import EvalConfig, Secrets, TrainingConfig
-from osmosis.records.config.training_plan import plan_training, split_rows
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.training import plan_training, split_rows
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
 PROGRAM = {**{key: value for key, value in EXPERIMENT.items() if key != "entrypoint"}, "command": "codex"}

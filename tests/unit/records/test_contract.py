@@ -6,9 +6,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.api.accounts import DeviceStart, Verified, WorkspaceList
+from osmosis.records.api.accounts import POLICY, ROLES, Action, DeviceStart, Verified, WorkspaceList, markdown, may
 from osmosis.records.api.datasets import DatasetDownload, UploadPlan
-from osmosis.records.api.policy import POLICY, ROLES, Action, markdown, may
 from osmosis.records.api.runs import EvalRunDetail, EvalRunPage, EvalRunRow, FileAddresses
 from osmosis.records.api.workspaces import SyncReport
 from osmosis.records.protocol.messages import RolloutInit

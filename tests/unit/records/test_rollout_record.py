@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from osmosis import errors
-from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, is_complete, read_manifest
 from osmosis.records.run.rollout import (
     CallTokens,
     Category,
@@ -18,6 +17,7 @@ from osmosis.records.run.rollout import (
     Score,
     Usage,
 )
+from osmosis.records.run.training import MANIFEST, CheckpointManifest, describe_files, is_complete, read_manifest
 
 
 def test_usage_adds_and_an_unknown_price_is_not_free() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.agent_stepper import step_through
+from osmosis.cli.agent_test import step_through
 from osmosis.cli.core.context import AppContext, GlobalOptions
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.main import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from osmosis.records.config.training_plan import EnvironmentPlan
+from osmosis.records.run.training import EnvironmentPlan
 from osmosis.training.groups import Group, GroupLedger
 from support.training_desk import plan_of
 

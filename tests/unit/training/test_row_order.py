@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from osmosis.records.config.training_plan import EnvironmentPlan
+from osmosis.records.run.training import EnvironmentPlan
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from osmosis.errors import NotFound
 from osmosis.records.run.rows import Row
-from osmosis.viewer import sse
+from osmosis.viewer import page
 from osmosis.viewer.index import IndexFillers, remove_index
+from osmosis.viewer.page import INTERVAL_S, MAX_PAUSE_S, EventStreams, format_event
 from osmosis.viewer.search import RolloutQuery, Search
-from osmosis.viewer.sse import INTERVAL_S, MAX_PAUSE_S, EventStreams, format_event
 
 
 class SlowDataset:
@@ -176,11 +176,11 @@ async def test_a_platform_that_stops_ends_its_streams() -> None:
 
 async def test_too_many_are_told_once_and_to_come_back() -> None:
     pages = EventStreams()
-    pages.open = sse.MAX_OPEN
+    pages.open = page.MAX_OPEN
     said = [event async for event in pages.stream("run", lambda: ("x", False))]
     assert said == [b"retry: 30000\n\n", b"data: x\n\n"]
-    assert [event async for event in pages.stream("run", lambda: ("x", True))][1].endswith(sse.END)
-    assert pages.open == sse.MAX_OPEN
+    assert [event async for event in pages.stream("run", lambda: ("x", True))][1].endswith(page.END)
+    assert pages.open == page.MAX_OPEN
 
 
 def test_an_event_survives_every_line_end() -> None:
@@ -206,7 +206,7 @@ async def test_a_build_that_waited_slows_no_later_one_down() -> None:
 
 
 async def test_one_bad_look_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(page, "INTERVAL_S", 0.01)
     looks: list[int] = []
 
     def build() -> tuple[str, bool]:
@@ -216,11 +216,11 @@ async def test_one_bad_look_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> N
         return f"look {len(looks)}", len(looks) > 3
 
     said = [event async for event in EventStreams().stream("run", build)]
-    assert said[1:] == [b"data: look 1\n\n", b"data: look 4\n\n", sse.END]
+    assert said[1:] == [b"data: look 1\n\n", b"data: look 4\n\n", page.END]
 
 
 async def test_a_stream_whose_looks_all_fail_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(page, "INTERVAL_S", 0.01)
 
     def build() -> tuple[str, bool]:
         raise OSError("gone")

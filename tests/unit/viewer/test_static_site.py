@@ -8,7 +8,7 @@ import pytest
 from osmosis.errors import ValidationError
 from osmosis.local.viewing.library import LocalLibrary
 from osmosis.local.viewing.server import index_runs, render_static
-from osmosis.viewer.static_site import page_file, write_site
+from osmosis.viewer.routes import page_file, write_site
 from support.platform_data import rollout
 from support.stored_run import stored_run
 

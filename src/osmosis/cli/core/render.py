@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from osmosis.metrics.figures import Figure
     from osmosis.records.api.runs import RunFailure
     from osmosis.records.api.training import TrainingMetrics
-    from osmosis.records.config.validation import Problem
+    from osmosis.records.base import Problem
     from osmosis.records.run.report import Report
 
 NARROW = 100

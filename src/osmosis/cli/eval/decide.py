@@ -9,11 +9,10 @@ from typer import Argument, Option
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.context import AppContext, SecretsFile, current
 from osmosis.cli.core.prompts import agree
 from osmosis.cli.core.results import Column, ListResult, NextStep, build_columns
-from osmosis.cli.eval.arms import read_arms
+from osmosis.cli.eval.plan import read_arms
 from osmosis.cli.eval.run import find_dataset
 from osmosis.cli.eval.set import SetLine, build_command, run_process
 from osmosis.errors import UsageError

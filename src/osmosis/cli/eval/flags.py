@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
-from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.context import SecretsFile
 from osmosis.records.config.export import TOOLS
 
 DEBUG_FOLDER = "local_debug"

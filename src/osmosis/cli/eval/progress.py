@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from osmosis import cli
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import signals_handled
-from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.environment import allow_host
+from osmosis.cli.core.context import AppContext, allow_host
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.prompts import confirm
 from osmosis.cli.core.results import DetailResult

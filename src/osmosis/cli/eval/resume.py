@@ -5,19 +5,18 @@ from typing import Annotated, Any
 from rich.console import Console
 from typer import Argument, Option
 
+from osmosis.cli.agents import continue_inside
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.context import AppContext, SecretsFile, current
 from osmosis.cli.core.results import DetailResult, OperationResult
-from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval import flags as eval_flags
 from osmosis.cli.eval.plan import apply_settings, check_finite
 from osmosis.cli.eval.progress import Ending, print_aside, run_local
 from osmosis.cli.eval.report import draw_report, exit_code, next_steps
 from osmosis.cli.eval.run import apply_environment
+from osmosis.cli.eval.run_sources import RunFinder
 from osmosis.cli.eval.runs import AnyName, retry
-from osmosis.cli.targets import RunFinder
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.results_json import check_output, summary_part, write_results
 from osmosis.errors import NotFound, UsageError

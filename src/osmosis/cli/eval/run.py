@@ -9,12 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError as PydanticError
 
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.context import AppContext, current, read_secrets_file
 from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, to_json
-from osmosis.cli.eval.arms import apply_changes, is_config_key
 from osmosis.cli.eval.flags import DEBUG_FOLDER, RunFlags, plan_parameters
-from osmosis.cli.eval.plan import baseline_specs, build_plan, config_plan, list_settings
+from osmosis.cli.eval.plan import apply_changes, baseline_specs, build_plan, config_plan, is_config_key, list_settings
 from osmosis.cli.eval.progress import Ending, run_local
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, UsageError, ValidationError
@@ -139,7 +137,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
     changes = [text for text in flags.set if is_config_key(text)]
     config = apply_changes(config, changes) if changes else config
     flags = replace(flags, set=[text for text in flags.set if text not in changes])
-    from osmosis.cli.core.rollout_environment import continue_inside  # a fifth of the start of an agent named by flags
+    from osmosis.cli.agents import continue_inside  # a fifth of the start of an agent named by flags
 
     python = continue_inside(ctx, workspace.root, config.experiment.rollout)
     apply_environment(ctx, config.env, config.secret_names(), flags.secrets_file)

@@ -1,21 +1,93 @@
-from collections.abc import Collection, Iterable, Iterator, Mapping
+"""Stored runs and rows by name: a local run first (name, path, prefix, `latest`), else the platform's."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
-from osmosis.cli.targets import RunFinder
+from osmosis.cli.core.context import AppContext
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.agent import RecordedRollouts
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report
+from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.library import fetch_rows
 from osmosis.records.config.run_config import Evaluation
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.report import Bounds
 from osmosis.records.run.rollout import Rollout
-from osmosis.records.run.rows import Key, Row
+from osmosis.records.run.rows import Key, Row, place_key
 from osmosis.workspace.layout import find_workspace
+
+PLATFORM = "platform:"
+T = TypeVar("T")
+
+
+class RunFinder:
+    def __init__(self, ctx: AppContext) -> None:
+        self._ctx = ctx
+        self.cwd = ctx.cwd
+        self._client: PlatformClient | None = None
+
+    def __enter__(self) -> "RunFinder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def find(self, name: str, *, of_folder: Callable[[Path], T], of_platform: Callable[[PlatformClient, str], T]) -> T:
+        if name.startswith(PLATFORM):
+            return of_platform(self._platform(), name.removeprefix(PLATFORM))
+        try:
+            folder = run_folder(name, self._ctx.cwd)
+        except NotFound as here:
+            try:
+                client = self._platform()
+                client.evals.get(name)
+            except NotFound as there:
+                message = f"{here.message}, nor an evaluation of that name on the platform"
+                raise NotFound(message, hint=f"{here.hint}, or one of: osmosis eval list") from there
+            except OsmosisError as silent:  # not logged in, no workspace, nobody answers
+                message = f"{here.message}; nor could the platform be asked: {silent.message}"
+                raise NotFound(message, hint=silent.hint or here.hint) from silent
+            return of_platform(client, name)
+        return of_folder(folder)
+
+    def on_platform(self, name: str) -> bool:
+        try:
+            return bool(self._platform().evals.get(name).run.name == name)
+        except OsmosisError:
+            return False
+
+    def _platform(self) -> PlatformClient:
+        if self._client is None:
+            self._client = self._ctx.client()
+        return self._client
+
+
+@dataclass(frozen=True)
+class RowName:
+    key: str
+    dataset: str = ""
+    """Name of the dataset; empty when only the row's key was given."""
+
+
+def row_named(text: str, cwd: Path) -> RowName:
+    name, _, index = text.rpartition(":")
+    if not (name and index.isdigit()):
+        return RowName(text)
+    try:
+        journal = Journal(run_folder(name, cwd))
+    except NotFound:
+        return RowName(text)
+    for outcome in journal.rollouts():
+        if outcome.row_index == int(index):
+            return RowName(outcome.row_key or place_key(outcome.row_index), Path(journal.plan().dataset).stem)
+    raise NotFound(f"run {journal.folder.name} has no rollout of row {index}", hint=f"osmosis eval show {name}")
 
 
 class LocalRun:

@@ -21,10 +21,10 @@ from osmosis.local.run import stored_report
 from osmosis.local.run_options import check_name, runs_folder
 from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.formats import dollars, duration, interval
-from osmosis.metrics.significance import LEVEL, adjusted
+from osmosis.metrics.intervals import LEVEL, adjusted
 from osmosis.records.run.history import EvalSet, SetRun, Trade, find_unbeaten
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
+from osmosis.records.run.rows import RowQuarantine
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 

@@ -15,9 +15,8 @@ from osmosis.cli.core.output import Mode
 from osmosis.cli.core.render import draw_list, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, build_columns, clean
 from osmosis.cli.eval.report import GroupBy, Html, Junit, Md, Reduce, ReportFile, report
-from osmosis.cli.eval.run_sources import StoredRun, find_row, is_same_row, open_run
+from osmosis.cli.eval.run_sources import RunFinder, StoredRun, find_row, is_same_row, open_run
 from osmosis.cli.eval.runs import run_info
-from osmosis.cli.targets import RunFinder
 from osmosis.errors import UsageError
 from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Score, get_reasoning, list_images, list_sources
 from osmosis.records.run.rows import Row

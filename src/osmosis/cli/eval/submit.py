@@ -8,15 +8,14 @@ from typer import Argument, Option
 
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import takes
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.context import AppContext, SecretsFile, current
 from osmosis.cli.core.results import NextStep, OperationResult
 from osmosis.cli.eval import submit_checks
 from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
 from osmosis.cli.eval.follow import finished_result, judge_run, watch
 from osmosis.cli.eval.submit_checks import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
+from osmosis.cli.schema import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.errors import AuthRequired, NotFound
-from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.api.runs import SubmittedRun
 from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig

@@ -6,15 +6,14 @@ from pathlib import Path
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.context import AppContext, read_secrets_file
 from osmosis.client import PlatformClient
 from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.api.workspaces import SecretRow
+from osmosis.records.base import Problem
 from osmosis.records.config.experiment import Experiment, TrainingExperiment
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
-from osmosis.records.config.validation import Problem
 from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.source import SnapshotNote, Source, SyncState
 from osmosis.records.run.status import NOUNS, RunKind

@@ -16,9 +16,10 @@ from typer import Argument, Option
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
+from osmosis.cli.schema import PrintedUpload
 from osmosis.client import PlatformClient
+from osmosis.client.files import Progress
 from osmosis.client.runs import Runs
-from osmosis.client.transfer import Progress
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.upload import complete_report, export
 from osmosis.errors import Conflict, OsmosisError, PlatformError, UsageError, WorkspaceRequired
@@ -26,7 +27,6 @@ from osmosis.local.run import marks_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
-from osmosis.records.api.printed import PrintedUpload
 from osmosis.records.api.runs import RunFile
 from osmosis.records.run.annotations import MarkChange, Marks
 from osmosis.records.run.status import RunKind

@@ -9,12 +9,12 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.render import print_text, table
 from osmosis.cli.core.results import DetailResult, NextStep, build_columns
 from osmosis.cli.eval.plan import parse_rows
-from osmosis.cli.targets import RunFinder
+from osmosis.cli.eval.run_sources import RunFinder
 from osmosis.client import PlatformClient
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.diagnose import Why, explain, explain_sample
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.bisect import BisectResult, bisect
+from osmosis.local.branch import BisectResult, bisect
 from osmosis.local.resume_at_commit import commit_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.library import config_of

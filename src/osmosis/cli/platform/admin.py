@@ -11,7 +11,7 @@ from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import UsageError, ValidationError
-from osmosis.records.api.policy import AuditRow, NewPerson, Quota, QuotaUse
+from osmosis.records.api.accounts import AuditRow, NewPerson, Quota, QuotaUse
 from osmosis.records.config.worker import check_size, megabytes
 
 app = new_app(

@@ -12,8 +12,7 @@ from osmosis.cli.platform.admin import audit_workspace, show_quota
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
 from osmosis.errors import NotFound, UsageError, WorkspaceRequired
-from osmosis.records.api.accounts import WorkspaceRow
-from osmosis.records.api.policy import ROLES
+from osmosis.records.api.accounts import ROLES, WorkspaceRow
 from osmosis.workspace.layout import find_workspace
 
 Name = Annotated[str, Argument(help="Name of the workspace", autocompletion=completion.workspaces)]

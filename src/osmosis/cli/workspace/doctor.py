@@ -26,7 +26,7 @@ from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import read_project
-from osmosis.records.config.validation import Problem
+from osmosis.records.base import Problem
 from osmosis.records.run.source import Source
 from osmosis.workspace import doctor as checks, preflight
 from osmosis.workspace.config_file import ConfigFile, check_file

@@ -11,8 +11,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import spearman
 from osmosis.engine.scoring import Scorer
 from osmosis.metrics.agreement import Agreement, agreement
-from osmosis.metrics.intervals import pair_of
-from osmosis.metrics.significance import Verdict, difference_of, verdict_of
+from osmosis.metrics.intervals import Verdict, difference_of, pair_of, verdict_of
 from osmosis.records.run.report import Bounds, Interval
 from osmosis.records.run.rollout import Rollout, Score
 from osmosis.records.run.rows import Row

@@ -11,7 +11,7 @@ from osmosis.base.files import write_text
 from osmosis.base.model_folder import list_model_files
 from osmosis.base.processes import wait_for_first
 from osmosis.base.redact import Redactor
-from osmosis.client.datasets import announce_file
+from osmosis.client.files import announce_file
 from osmosis.jobs.commands import Leftovers, run_command
 from osmosis.jobs.context import TAIL_LINES, Job, JobContext, JobLog, setup_failure
 from osmosis.jobs.models import LocalModelProcess, ServingProgram, base_model_folder, open_local_model

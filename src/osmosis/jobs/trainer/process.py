@@ -19,8 +19,8 @@ from osmosis.jobs.commands import Leftovers, machine_environ
 from osmosis.jobs.context import TAIL_LINES, JobLog
 from osmosis.jobs.server.supervisor import describe
 from osmosis.records.base import Record
-from osmosis.records.run.checkpoint import CheckpointManifest, read_manifest
 from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.training import CheckpointManifest, read_manifest
 from osmosis.sandbox import Box, Policy, start
 from osmosis.training.collecting import TrainingRun
 from osmosis.training.driver import TrainingDriver

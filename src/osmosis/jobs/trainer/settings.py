@@ -13,10 +13,10 @@ from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.api.workers import StoredExample
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import JobSpec
 from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, Timeouts
 from osmosis.records.run.rollout import Category
+from osmosis.records.run.training import TrainingPlan, plan_training
 from osmosis.training.protocol.messages import Example
 from osmosis.training.protocol.plans import Importance, TrainerPlan
 

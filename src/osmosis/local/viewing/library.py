@@ -21,10 +21,9 @@ from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Evaluation
 from osmosis.records.run.annotations import Annotation, MarkChange, Marks, keep_newest
 from osmosis.records.run.plan import EvalPlan, Selection
-from osmosis.records.run.quarantine import NAME, RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
-from osmosis.records.run.rows import Row
+from osmosis.records.run.rows import NAME, Row, RowQuarantine
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
 from osmosis.viewer.index import RolloutFeed, RolloutIndex

@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 from pydantic import ValidationError as PydanticError
 
-from osmosis.base.files import append_line
+from osmosis.base.files import append_line, locked
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.locks import locked
 from osmosis.base.processes import start_token
 from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows
@@ -25,9 +24,8 @@ from osmosis.records.run.annotations import Annotation, keep_newest
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
-from osmosis.records.run.rows import Row
+from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
 from osmosis.viewer.index import IndexFillers, RolloutFeed, RolloutIndex

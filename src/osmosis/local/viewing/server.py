@@ -23,9 +23,8 @@ from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, Validati
 from osmosis.local.viewing.library import LocalLibrary
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
-from osmosis.viewer.page import SECURITY, STATIC, Page, QueryParams, build_environment
+from osmosis.viewer.page import SECURITY, STATIC, EventStreams, Page, QueryParams, build_environment
 from osmosis.viewer.routes import next_url, parse_annotation, parse_marks, runs_page
-from osmosis.viewer.sse import EventStreams
 
 ENVIRONMENT = build_environment()
 HOST = "127.0.0.1"

@@ -14,8 +14,7 @@ from osmosis.platform.auth import tokens
 from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.records.api.accounts import TokenScope
-from osmosis.records.api.policy import Action
+from osmosis.records.api.accounts import Action, TokenScope
 
 _BY_METHOD: dict[str, Action] = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 GIT_HEADER = "x-osmosis-git"

@@ -16,8 +16,7 @@ from osmosis.errors import AuthRequired, Forbidden, NotFound
 from osmosis.platform import tables
 from osmosis.platform.db import Database
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.api.accounts import SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
-from osmosis.records.api.policy import may
+from osmosis.records.api.accounts import SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope, may
 from osmosis.records.base import utc_now
 
 TokenKind = Literal["device", "session", "personal"]

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.workspaces import secrets
-from osmosis.records.api.policy import PersonRow
+from osmosis.records.api.accounts import PersonRow
 
 
 def ensure_owner(session: Session, handle: str) -> tables.User:

@@ -13,10 +13,9 @@ from typing import cast
 import orjson
 import sqlalchemy as sa
 
-from osmosis.base.files import replacing
+from osmosis.base.files import lock_if_free, locked, replacing
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.locks import lock_if_free, locked
-from osmosis.datasets.upload_reader import UploadFacts
+from osmosis.datasets.scan import UploadFacts
 from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.datasets import service as datasets
@@ -198,7 +197,7 @@ def _finish(platform: Platform, work: Work) -> None:
 
 def _check(path: Path, size: int) -> UploadFacts:
     options = {"path": str(path), "preview": PREVIEW_ROWS}
-    command = ["-m", "osmosis.datasets.upload_reader"]
+    command = ["-m", "osmosis.datasets.scan"]
     facts = read_with(command, options, what="this file", files=[path], seconds=READ_S + size / BYTES_PER_S)
     return cast(UploadFacts, facts)
 

@@ -22,8 +22,7 @@ from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.parts import DATASETS
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
-from osmosis.records.base import utc_now
-from osmosis.records.config.validation import Problem, Severity
+from osmosis.records.base import Problem, Severity, utc_now
 from osmosis.records.run.status import RunStatus
 
 PRIVATE = ("master.key", "bootstrap.token", "platform.db", "platform.json")

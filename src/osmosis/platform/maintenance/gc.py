@@ -20,8 +20,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
-from osmosis.base import environments
-from osmosis.base.locks import lock_if_free
+from osmosis.base import installation
+from osmosis.base.files import lock_if_free
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import BACKUPS, Platform, tables
 from osmosis.platform.background import RepeatingThread
@@ -204,7 +204,7 @@ class _Sweep:
                 reason = f"run {run.name} was over {days} days ago"
                 yield Waste(LOG_LINES, f"log of run {run.name}", reason, count, partial(self._remove_log, run))
         for path in _entries(self.settings.log_file.parent):
-            if path.name.startswith("worker-") and environments.last_used(path) < time.time() - 14 * DAY_S:
+            if path.name.startswith("worker-") and installation.last_used(path) < time.time() - 14 * DAY_S:
                 remove = partial(_remove, self.settings, path)
                 yield self._waste("logs", path, "its worker was silent for two weeks", remove)
 
@@ -216,7 +216,7 @@ class _Sweep:
         return True
 
     def _backups(self) -> Iterator[Waste]:
-        backups = sorted(_entries(self.settings.data_dir / BACKUPS), key=environments.last_used)
+        backups = sorted(_entries(self.settings.data_dir / BACKUPS), key=installation.last_used)
         of_upgrades = [path for path in backups if path.name.startswith("before-")]
         for path in of_upgrades[:-MAX_UPGRADE_BACKUPS]:
             reason = f"{MAX_UPGRADE_BACKUPS} later upgrades have theirs"
@@ -242,8 +242,8 @@ class _Sweep:
             return
         before = self._before_any_live_run(days)
         reason = f"no run used it for {days} days"
-        for path in environments.find_unused(cache, before=before):
-            yield self._waste("environments", path, reason, partial(environments.remove, path, before=before))
+        for path in installation.find_unused(cache, before=before):
+            yield self._waste("environments", path, reason, partial(installation.remove, path, before=before))
         with self.platform.db.read() as session:
             workspaces, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
         idle = [path for path in _entries(cache / "uv") if path.name not in workspaces]
@@ -302,7 +302,7 @@ class _Sweep:
             stored: dict[str, int] | None = None
             for path in list_files(root / folder):
                 key = path.relative_to(root).as_posix()
-                if not is_object(key) or environments.last_used(path) >= before:
+                if not is_object(key) or installation.last_used(path) >= before:
                     continue
                 if stored is None:
                     stored = {object_.key: object_.size for object_ in self.platform.objects.list(f"{folder}/")}
@@ -334,7 +334,7 @@ class _Sweep:
             self.platform.objects.open(key)
         except NotFound:
             return False
-        if environments.last_used(path) >= before:
+        if installation.last_used(path) >= before:
             return False
         path.unlink(missing_ok=True)
         return True
@@ -389,7 +389,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_young(path: Path) -> bool:
-    return environments.last_used(path) > time.time() - YOUNG_S
+    return installation.last_used(path) > time.time() - YOUNG_S
 
 
 def _below(path: Path) -> Iterable[Path]:

@@ -16,9 +16,9 @@ from osmosis.platform.training import service
 from osmosis.platform.workspaces import quotas
 from osmosis.records.api import runs as run_api
 from osmosis.records.api.training import FileRef, ModelRef, TrainingRunDetail, TrainingRunPage, TrainingRunRow
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import BriefReport, Report, ScoreReport
 from osmosis.records.run.rollout import RolloutStatus
+from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.status import RunKind, RunStatus
 
 

@@ -26,9 +26,9 @@ from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.workers import JobFile, JobFolder
 from osmosis.records.protocol.messages import check_rollout_id
-from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, read_manifest
 from osmosis.records.run.job import JobSpec
 from osmosis.records.run.rows import Shard
+from osmosis.records.run.training import MANIFEST, CheckpointManifest, read_manifest
 
 BUNDLE_S = 600.0
 

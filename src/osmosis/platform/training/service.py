@@ -25,11 +25,11 @@ from osmosis.records.api import training as training_api
 from osmosis.records.api.workers import StoredExample
 from osmosis.records.config.experiment import TrainingExperiment
 from osmosis.records.config.run_config import Evaluation, TrainingConfig
-from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import RolloutStatus
 from osmosis.records.run.status import RunStatus
+from osmosis.records.run.training import TrainingPlan, plan_training
 
 
 class NoTrainer(PlatformError):

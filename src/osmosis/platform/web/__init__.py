@@ -4,8 +4,7 @@ from fastapi import FastAPI
 
 from osmosis.platform.web import dataset_pages, login_pages, model_pages, people_pages, run_pages, workspace_pages
 from osmosis.platform.web.templating import Assets, mount_docs, show_missing
-from osmosis.viewer.page import STATIC
-from osmosis.viewer.sse import EventStreams
+from osmosis.viewer.page import STATIC, EventStreams
 
 
 def mount(app: FastAPI) -> None:

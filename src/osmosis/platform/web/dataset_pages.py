@@ -15,8 +15,8 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, check_viewer_form, read_form
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
+from osmosis.records.api.accounts import Action, may
 from osmosis.records.api.datasets import CallJudgement
-from osmosis.records.api.policy import Action, may
 from osmosis.viewer.page import SECURITY
 
 router = page_router()

@@ -13,7 +13,7 @@ from osmosis.platform.runs import views
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
-from osmosis.records.api.policy import may
+from osmosis.records.api.accounts import may
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.viewer.page import Page

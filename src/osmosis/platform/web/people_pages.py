@@ -16,8 +16,18 @@ from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, quotas, service as workspaces
-from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
-from osmosis.records.api.policy import POLICY, ROLES, Role, may
+from osmosis.records.api.accounts import (
+    MAX_TOKEN_DAYS,
+    POLICY,
+    ROLES,
+    SCOPES,
+    TOKEN_DAYS,
+    USUAL_SCOPES,
+    NewToken,
+    Role,
+    TokenScope,
+    may,
+)
 from osmosis.viewer.page import SECURITY
 
 router = page_router()

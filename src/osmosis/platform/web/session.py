@@ -15,7 +15,7 @@ from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import bearer
 from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.viewer.sse import EventStreams
+from osmosis.viewer.page import EventStreams
 
 SESSION_COOKIE = "osmosis_session"
 GUEST_COOKIE = "osmosis_guest"

@@ -18,8 +18,7 @@ from osmosis.platform.db import DatabaseUnavailable
 from osmosis.platform.http.json_route import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.viewer.page import SECURITY, Document, Page, build_environment
-from osmosis.viewer.sse import Build
+from osmosis.viewer.page import SECURITY, Build, Document, Page, build_environment
 
 HERE = Path(__file__).parent
 SITE = Path(__file__).parents[2] / "_site"

@@ -18,7 +18,7 @@ from osmosis.platform.scheduling import workers as worker_service
 from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, rollout_servers, secrets, service as workspaces
-from osmosis.records.api.policy import may
+from osmosis.records.api.accounts import may
 from osmosis.records.api.workers import WorkerList
 from osmosis.records.config.check import CONFIGS, list_issues
 from osmosis.records.config.run_config import EvalConfig

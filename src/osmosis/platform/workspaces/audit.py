@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
-from osmosis.records.api.policy import AuditRow
+from osmosis.records.api.accounts import AuditRow
 
 MAX_TEXT = 500
 Detail = str | int | bool | None

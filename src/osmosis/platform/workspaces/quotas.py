@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.scheduling import queue
-from osmosis.records.api.policy import Quota, QuotaUse
+from osmosis.records.api.accounts import Quota, QuotaUse
 
 _MORE = "delete what is not needed, or ask an operator for more: osmosis workspace quota {} --set {}=MORE"
 

@@ -26,7 +26,7 @@ from osmosis.platform.git.mirror import Remote
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, quotas, rollout_servers, secrets, service as workspaces
-from osmosis.records.api import policy as people_api
+from osmosis.records.api import accounts as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectedRepository,

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Forbidden, InternalError, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.vault import Sealed, Vault
-from osmosis.records.api.policy import may
+from osmosis.records.api.accounts import may
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import SECRET_NAME
 

@@ -11,7 +11,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth import users
 from osmosis.platform.runs.lifecycle import is_live
 from osmosis.platform.workspaces import secrets
-from osmosis.records.api.policy import ROLES, RULES, Action, MemberRow, Role, may
+from osmosis.records.api.accounts import ROLES, RULES, Action, MemberRow, Role, may
 from osmosis.records.api.workspaces import check_workspace_name
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+\Z")

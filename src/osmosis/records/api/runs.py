@@ -8,9 +8,9 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Marks
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus
 

@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
-from osmosis.records.config.validation import Table, broken_at
+from osmosis.records.base import Table, broken_at
 from osmosis.records.config.worker import ResourceNeeds
 from osmosis.records.run.rollout import Category
 from osmosis.records.sandbox import SandboxKind

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import InitErrorDetails
 
+from osmosis.records.base import Table, broken_at, broken_rule
 from osmosis.records.config.experiment import Name
 from osmosis.records.config.export import Export
 from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, SecretName, Secrets, Submittable
-from osmosis.records.config.validation import Table, broken_at, broken_rule
 from osmosis.records.run.plan import PLATFORM_MODEL
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, field_validator
 from pydantic_core import InitErrorDetails
 
+from osmosis.records.base import Table, broken_at
 from osmosis.records.config.advanced import RolloutFile
-from osmosis.records.config.validation import Table, broken_at
 
 COMMIT = re.compile(r"^[0-9a-fA-F]{7,40}\Z")
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]

@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from osmosis.records.config.validation import Table, broken_rule
+from osmosis.records.base import Table, broken_rule
 
 CURVES, TRACES = ("mlflow", "tensorboard", "trackio", "wandb"), ("otlp", "langfuse", "weave")
 """Tools that take figures of evaluations and of training runs; tools that take a trace of each rollout."""

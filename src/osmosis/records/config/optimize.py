@@ -8,11 +8,10 @@ from pydantic_core import InitErrorDetails
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.base import Record
+from osmosis.records.base import Record, Table, broken_at
 from osmosis.records.config.advanced import RolloutFile
 from osmosis.records.config.experiment import Name
 from osmosis.records.config.run_config import EvalConfig, get_table
-from osmosis.records.config.validation import Table, broken_at
 
 
 class Optimize(Table):

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from osmosis.records.base import Record
+from osmosis.records.base import Record, Table, at_key, broken_at, broken_rule, iterate_errors
 from osmosis.records.config.advanced import TABLES, EvalAdvanced, TrainingAdvanced
 from osmosis.records.config.experiment import Experiment, Mix, Name, TrainingExperiment
 from osmosis.records.config.export import CURVES, TRACES, Export
-from osmosis.records.config.validation import Table, at_key, broken_at, broken_rule, iterate_errors
 from osmosis.records.run.rows import ReducerName
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pydantic_core import InitErrorDetails
 
 from osmosis.base.net import is_http, is_loopback, parse_host
 from osmosis.errors import UsageError
-from osmosis.records.base import Record
-from osmosis.records.config.validation import Table, broken_at
+from osmosis.records.base import Record, Table, broken_at
 
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)\Z")
 

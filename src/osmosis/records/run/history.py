@@ -11,8 +11,8 @@ from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.records.base import Record, Strict
-from osmosis.records.run.quarantine import QuarantinedRow
 from osmosis.records.run.report import Report
+from osmosis.records.run.rows import QuarantinedRow
 
 
 class RowCount(Record):

@@ -1,13 +1,15 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import Enum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError as PydanticError
 
+from osmosis.base.files import tomllib
 from osmosis.base.jsonable import JsonObject, copy_json
-from osmosis.records.base import Record
+from osmosis.errors import ValidationError
+from osmosis.records.base import Record, Strict, utc_now
 
 Key = tuple[int, str, int]
 """Step (0 outside training), row key, attempt."""
@@ -153,3 +155,73 @@ def count_shards(shards: int | str, *, rows: int, concurrency: int, room: int) -
 def share_concurrency(concurrency: int, index: int, count: int) -> int:
     each, more = divmod(concurrency, max(1, count))
     return max(1, each + (index < more))
+
+
+NAME = "quarantine.toml"
+
+
+class QuarantinedRow(Strict):
+    key: str = Field(min_length=1, max_length=300)
+    """The row's `id`, or its key where the dataset has none."""
+    reason: str = Field(min_length=1, max_length=500)
+    until: date
+    """The last day, in UTC."""
+    dataset: str = ""
+    """Only dataset it applies to; empty: any."""
+
+    def expired(self, today: date | None = None) -> bool:
+        return (today or utc_now().date()) > self.until
+
+    @property
+    def line(self) -> str:
+        if self.expired():
+            return f"row {self.key} was in quarantine until {self.until}, and counts again: {self.reason}"
+        return f"row {self.key} is in quarantine until {self.until}: {self.reason}"
+
+
+class RowQuarantine(Strict):
+    """The content of `quarantine.toml`."""
+
+    row: list[QuarantinedRow] = Field(default_factory=list)
+
+    def of(self, datasets: Iterable[str]) -> "RowQuarantine":
+        return RowQuarantine(row=[entry for entry in self.row if entry.dataset in {"", *datasets}])
+
+    def about(self, key: str) -> list[QuarantinedRow]:
+        return [entry for entry in self.row if entry.key == key]
+
+    def sorted_out(self, keys: Iterable[str]) -> "SortedOut":
+        present = set(keys)
+        entries = [entry for entry in self.row if entry.key in present]
+        active = [entry for entry in entries if not entry.expired()]
+        excluded = {entry.key for entry in active}
+        return SortedOut(active, [entry for entry in entries if entry.expired() and entry.key not in excluded])
+
+    @property
+    def held(self) -> set[str]:
+        return {entry.key for entry in self.row if not entry.expired()}
+
+
+def parse_quarantine(text: str, where: str = NAME) -> RowQuarantine:
+    try:
+        return RowQuarantine.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ValidationError(f"{where}: {error}") from error
+    except PydanticError as error:
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        hint = f"each [[row]] has {', '.join(QuarantinedRow.model_fields)}"
+        raise ValidationError(f"{where}: {'; '.join(problems)}", hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SortedOut:
+    held: Sequence[QuarantinedRow]
+    expired: Sequence[QuarantinedRow]
+
+    @property
+    def keys(self) -> set[str]:
+        return {entry.key for entry in self.held}
+
+    @property
+    def lines(self) -> list[str]:
+        return [entry.line for entry in (*self.held, *self.expired)]

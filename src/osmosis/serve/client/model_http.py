@@ -19,8 +19,7 @@ from pydantic import ValidationError as BadShape
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import end_tasks
 from osmosis.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Call, Dialect, EndpointError, Envelope, dialect_of_path
-from osmosis.dialects.call import OVERLOADED, ReplyStream, bad_request, estimate_tokens
-from osmosis.dialects.harnesses import normalize
+from osmosis.dialects.call import OVERLOADED, ReplyStream, bad_request, estimate_tokens, normalize
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model, Piece
 from osmosis.records.base import Record

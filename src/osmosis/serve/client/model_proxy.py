@@ -17,8 +17,7 @@ from typing_extensions import Self
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.dialects import CHAT, Call, Dialect, EndpointError
-from osmosis.dialects.call import MODEL_FAILED, bad_request
-from osmosis.dialects.harnesses import AGENT, find_purpose, normalize, read_system
+from osmosis.dialects.call import AGENT, MODEL_FAILED, bad_request, find_purpose, normalize, read_system
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.errors import ModelError

@@ -9,8 +9,7 @@ from hashlib import blake2b
 import orjson
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.dialects.call import Call, Envelope, arguments_text, text_of
-from osmosis.dialects.harnesses import RETRY
+from osmosis.dialects.call import RETRY, Call, Envelope, arguments_text, text_of
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import CompletionCallback, GraderCallback

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.config.advanced import Engine, Loss, Method, Precision, SamplerName, Scale, Schedule, Tune
-from osmosis.records.config.training_plan import EnvironmentPlan
+from osmosis.records.run.training import EnvironmentPlan
 
 Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 

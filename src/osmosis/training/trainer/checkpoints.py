@@ -9,8 +9,8 @@ from typing import Literal
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
-from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.records.run.job import hold_file
+from osmosis.records.run.training import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.training.protocol.messages import Checkpointed
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.service import TrainingFailed

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
-from osmosis.records.run.checkpoint import CheckpointManifest
+from osmosis.records.run.training import CheckpointManifest
 from osmosis.training.protocol.messages import Notice
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts

@@ -12,8 +12,8 @@ from tinker import types
 
 from osmosis.base.files import write_json
 from osmosis.errors import ModelError
-from osmosis.records.run.checkpoint import CheckpointManifest
 from osmosis.records.run.rollout import Category
+from osmosis.records.run.training import CheckpointManifest
 from osmosis.training.protocol.messages import Done, ModelFacts
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts

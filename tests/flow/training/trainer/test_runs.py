@@ -17,7 +17,7 @@ import pytest
 import uv
 
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.records.run.checkpoint import read_manifest
+from osmosis.records.run.training import read_manifest
 from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Example, Failed, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
 from support.tiny_task import TOOL, conversation, problem

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from osmosis.errors import ModelError, ValidationError
-from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.rollout import Category
+from osmosis.records.run.training import read_manifest
 from osmosis.testing.scripted import call, says
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import (

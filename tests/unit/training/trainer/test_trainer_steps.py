@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.job import hold_file
+from osmosis.records.run.training import read_manifest
 from osmosis.training.protocol.messages import Batch, Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point

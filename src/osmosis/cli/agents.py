@@ -1,8 +1,12 @@
-"""Continue a command in a rollout's own environment, from the cache of jobs, before its code is imported."""
+"""Agents by name. A command continues in the rollout's own environment, from the cache of jobs, before it imports
+code."""
 
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,14 +15,76 @@ from packaging.requirements import Requirement
 
 from osmosis.base import paths
 from osmosis.base.installation import build_wheel, install_command
-from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.environment import INSIDE
-from osmosis.errors import ValidationError
+from osmosis.cli.core.context import INSIDE, AppContext
+from osmosis.errors import UsageError, ValidationError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import RolloutProject, read_project
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import LogLine
+from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.doctor import find_uv
+from osmosis.workspace.layout import find_workspace, pick_rollout
+
+
+@dataclass(frozen=True)
+class AgentRef:
+    label: str
+    base_dir: Path
+    module: str | None = None
+    mcp: str | None = None
+    dataset: Path | None = None
+    config: EvalConfig | None = None
+    python: str | None = None
+    """Of an older generation: it starts the entrypoint as a server."""
+
+
+def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str | None = None) -> AgentRef:
+    if len([value for value in (name, module, mcp) if value]) > 1:
+        raise UsageError("name one agent: a rollout, -m and --mcp cannot be used together")
+    if mcp:
+        return AgentRef(f"mcp:{mcp}", ctx.cwd, mcp=mcp if "://" in mcp else str(ctx.path(mcp)))
+    if module:
+        return AgentRef(module, ctx.cwd, module=module)
+    if name and ":" in name:
+        return AgentRef(name, ctx.cwd, module=name)
+    return _of_workspace(ctx, name)
+
+
+def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
+    try:
+        workspace = find_workspace(ctx.cwd)
+    except WorkspaceRequired:
+        if name:
+            raise
+        hint = f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: add -m module:attribute"
+        raise UsageError("no agent given", hint=hint) from None
+    folder = pick_rollout(workspace, name)
+    name = folder.name
+    python = continue_inside(ctx, workspace.root, name)
+    entry, dataset, config = "main.py", name, None
+    if folder.eval_config is not None:
+        config, _ = load_eval_config(folder.eval_config, workspace.root)
+        if config.experiment.command is not None:
+            raise ValidationError(f"rollouts/{name} runs a program", hint=f"osmosis eval run {name} --limit 1")
+        entry, dataset = config.experiment.file, config.experiment.dataset
+    if not (folder.path / entry).is_file():
+        raise ValidationError(f"rollouts/{name}/{entry} does not exist", hint=f"osmosis check {name}")
+    return AgentRef(
+        name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), config=config, python=python
+    )
+
+
+@asynccontextmanager
+async def opened(ref: AgentRef, agent: Any, environ: Mapping[str, str]) -> AsyncIterator[Any]:
+    if ref.mcp is None:
+        yield agent
+        return
+
+    from osmosis.sdk.mcp import mcp_agent  # hosts and tool loops, which nothing else here needs
+
+    async with mcp_agent(ref.mcp, environ=environ) as loop:
+        yield loop
 
 
 def continue_inside(ctx: AppContext, root: Path, rollout: str, *extras: str) -> str | None:

@@ -1,3 +1,7 @@
+from __future__ import annotations
+
+import asyncio
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +20,20 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep,
 from osmosis.cli.eval.follow import log_result
 from osmosis.cli.eval.transfer import byte_progress
 from osmosis.client import PlatformClient
-from osmosis.client.datasets import Kind, announce_file
-from osmosis.errors import NotFound, PlatformError, UsageError
+from osmosis.client.files import Kind, announce_file
+from osmosis.errors import NotFound, PlatformError, UsageError, ValidationError
+from osmosis.jobs.kinds.model import LocalModel, LocalServing, serve_here
 from osmosis.metrics.formats import size
 from osmosis.records.api.training import MergeRequest, ModelMerge, ModelRow
+from osmosis.records.run.job import LogLine
 from osmosis.records.run.status import RunStatus
 from osmosis.serve.client.program_agent import load_harnesses
+
+INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
+POLL_S = 0.5
+WAIT_S = 1800.0
+Name = Annotated[str, Argument(help="A model; a training run: its best checkpoint", autocompletion=completion.models)]
+Wait = Annotated[bool, Option("--wait", help="Wait until the model answers")]
 
 
 def list_models(
@@ -53,7 +65,7 @@ def list_models(
     return ListResult(items, columns, empty=empty, extra=extra)
 
 
-def info(name: "Name") -> DetailResult:
+def info(name: Name) -> DetailResult:
     """Show one model, a checkpoint or a base model.
 
     Example:
@@ -105,7 +117,7 @@ def upload(
 
 
 def download(
-    name: "Name",
+    name: Name,
     output: Annotated[Path | None, Option("--output", "-o", help="Folder to write to [default: models/NAME]")] = None,
     form: Annotated[
         Literal["safetensors", "gguf"],
@@ -140,7 +152,7 @@ def download(
 
 def _download_gguf(ctx: AppContext, name: str, output: Path | None, precision: str) -> OperationResult:
     try:
-        from osmosis.cli.model.gguf_file import write_gguf  # an extra
+        from osmosis.cli.gguf_file import write_gguf  # an extra
     except ImportError as error:
         raise UsageError(f"--format gguf needs a library: {error}", hint=extra_command("gguf")) from None
     with ctx.client() as client:
@@ -171,7 +183,7 @@ def fetch_to_cache(ctx: AppContext, client: PlatformClient, kind: Kind, row: Mod
     return folder
 
 
-def delete(name: "Name") -> OperationResult:
+def delete(name: Name) -> OperationResult:
     """Delete a model and its files. Refused while a run uses it.
 
     Example:
@@ -186,13 +198,6 @@ def delete(name: "Name") -> OperationResult:
             return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
         client.models.delete(kind, label)
     return OperationResult("model.delete", f"{kind_label} {label} is deleted", row.to_dict())
-
-
-INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
-POLL_S = 0.5
-WAIT_S = 1800.0
-Name = Annotated[str, Argument(help="A model; a training run: its best checkpoint", autocompletion=completion.models)]
-Wait = Annotated[bool, Option("--wait", help="Wait until the model answers")]
 
 
 def deploy(name: Name, wait: Wait = False) -> OperationResult:
@@ -351,3 +356,91 @@ def _draw(console: Console, variables: Mapping[str, str], programs: Mapping[str,
         console.print(f'export {name}="{value}"', highlight=False, soft_wrap=True, markup=False)
     for program, command in programs.items():
         console.print(f"# {program}: {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+def serve(
+    name: Annotated[str, Argument(help="A model, or the folder of a base model", autocompletion=completion.models)],
+    adapter: Annotated[Path | None, Option(help="Folder of an adapter for the model")] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
+) -> OperationResult:
+    """Serve a model on this machine until Ctrl-C: chat completions, Messages, Responses, generateContent.
+
+    Prints its address and a key that is valid until then. A model on the platform is downloaded first. The trainer's
+    environment is created when it does not exist yet.
+
+    Example:
+        osmosis model serve multiply-1
+        osmosis model serve ./tiny-qwen --adapter ./adapter --port 8000
+    """
+    ctx = current()
+    model = located(ctx, name, adapter)
+    answered = asyncio.run(_serve(ctx, model, port))
+    message = f"{model.name} was served: {answered} {'answer' if answered == 1 else 'answers'}"
+    return OperationResult("model.serve", message, {"model": model.name, "answers": answered})
+
+
+async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    announced: list[LocalServing] = []
+
+    def ready(served: LocalServing) -> None:
+        announced.append(served)
+        variables = variables_of(served.url, served.key, model.name)
+        row = {"model": model.name, "base_url": served.url, "api_key": served.key, "variables": variables}
+        lines = [f"serving {model.name} at {served.url}, API key: {served.key}"]
+        lines += [f'export {name}="{value}"' for name, value in variables.items()]
+        ctx.output.stream(row, "\n".join(lines))
+        ctx.output.say("Ctrl-C ends it", style="dim")
+
+    ctx.output.say(f"loading {model.name}", style="dim")
+    serving = asyncio.create_task(
+        serve_here(
+            model,
+            paths.data_dir(ctx.environ) / "cache",  # where a platform of this machine has the same environment
+            ctx.environ,
+            port=port,
+            log=lambda line: _remark(ctx, line),
+            ready=ready,
+            stop=stop,
+        )
+    )
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done() and not announced:  # nothing is worth waiting for while it loads
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        return 0
+    return await serving
+
+
+def _remark(ctx: AppContext, line: LogLine) -> None:
+    if line.level != "debug":
+        ctx.output.say(line.message, style="dim")
+
+
+def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
+    folder = ctx.path(name).resolve()
+    if folder.is_dir():
+        adapter_folder = str(ctx.path(adapter).resolve()) if adapter else ""
+        if adapter and not Path(adapter_folder, "adapter_config.json").is_file():
+            message = f"{adapter_folder} holds no adapter: it has no adapter_config.json"
+            raise ValidationError(message, hint="--adapter FOLDER")
+        return LocalModel(folder.name, str(folder), adapter_folder)
+    if adapter is not None:
+        raise ValidationError(f"there is no folder {folder}", hint="--adapter belongs to the folder of a base model")
+    with ctx.client() as client:
+        kind, row = client.models.find(name)
+        label = row.model_name or name
+        model_folder = fetch_to_cache(ctx, client, kind, row)
+        if kind == "base" or row.tune == "full":
+            return LocalModel(label, str(model_folder))
+        base = row.base_model or ""
+        try:
+            base_path = str(fetch_to_cache(ctx, client, "base", client.models.base(base)))
+        except NotFound:  # a hub name, which is fetched when it is loaded
+            base_path = base
+        return LocalModel(label, base_path, str(model_folder))

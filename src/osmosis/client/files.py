@@ -1,17 +1,176 @@
+"""Datasets, models and imported runs, and their transfer to and from presigned URLs: streamed, retried, and https
+except on loopback or at the platform."""
+
 import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
-from urllib.parse import quote
+from typing import BinaryIO, Literal, TypeVar
+from urllib.parse import quote, urlsplit
 
-from osmosis.base.files import file_sha256
-from osmosis.base.net import backoff_delay
-from osmosis.client.http import Params, Section
-from osmosis.client.transfer import Progress
-from osmosis.errors import NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
+import httpx
+
+from osmosis.base.files import file_sha256, replacing
+from osmosis.base.net import backoff_delay, is_loopback
+from osmosis.client.http import Params, Section, trust
+from osmosis.errors import NetworkError, NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
 from osmosis.records.api import datasets as dataset_api, training as model_api
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.training import ModelDeployment, ModelPage, ModelRow
+
+Result = TypeVar("Result")
+Progress = Callable[[int], None]
+
+CHUNK = 1024 * 1024
+TRIES = 5
+TIMEOUT = httpx.Timeout(60.0, read=120.0)
+
+
+class Transfer:
+    def __init__(self, platform_url: str, *, ca_file: str = "") -> None:
+        self._origin = urlsplit(platform_url).netloc
+        self._ca_file = ca_file
+        """Certificates of the platform; an object store elsewhere is verified by the public ones."""
+
+    def upload(
+        self, path: Path, plan: dataset_api.UploadPlan, progress: Progress | None = None
+    ) -> list[dataset_api.SentPart]:
+        total = path.stat().st_size
+        if plan.method != "multipart" or plan.part_size is None:
+            self._put(plan.presigned_url or "", path, (0, total), plan.upload_headers, progress)
+            return []
+        size = plan.part_size
+        parts = []
+        for part in plan.presigned_urls:
+            number = part.part_number
+            start = (number - 1) * size
+            etag = self._put(part.presigned_url, path, (start, min(size, total - start)), {}, progress)
+            if not etag:
+                raise PlatformError(f"the object store sent no ETag for part {number} of {path.name}")
+            parts.append(dataset_api.SentPart(PartNumber=number, ETag=etag))
+        return parts
+
+    def download(self, url: str, destination: Path, progress: Progress | None = None) -> int:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(destination) as out:
+            size = self._tried(url, progress, lambda client, moved: _fetch(client, url, out, moved))
+        return size
+
+    def _put(
+        self, url: str, path: Path, span: tuple[int, int], headers: dict[str, str], progress: Progress | None
+    ) -> str | None:
+        def send(client: httpx.Client, moved: Progress) -> str | None:
+            length = {"Content-Length": str(span[1])}
+            response = client.put(url, content=_read(path, *span, moved), headers={**headers, **length})
+            _raise_for(response, f"sending {path.name}")
+            tag: str | None = response.headers.get("ETag")
+            return tag
+
+        return self._tried(url, progress, send)
+
+    def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Result]) -> Result:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(url) and parts.netloc != self._origin:
+            raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
+        trust_env = not is_loopback(url)
+        verify = trust(self._ca_file if urlsplit(url).netloc == self._origin else "")
+        with httpx.Client(timeout=TIMEOUT, trust_env=trust_env, verify=verify) as client:
+            for attempt in range(TRIES):
+                moved = _Counter(progress)
+                try:
+                    return work(client, moved)
+                except (_Again, httpx.TransportError) as error:
+                    moved.undo()
+                    if attempt == TRIES - 1:
+                        raise NetworkError(f"transfer failed after {TRIES} tries: {error}") from error
+                    time.sleep(backoff_delay(attempt + 1, base_s=1.0, max_s=8.0))
+        raise AssertionError("unreachable")
+
+
+class _Again(Exception): ...
+
+
+class _Counter:
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._moved = 0
+
+    def __call__(self, count: int) -> None:
+        self._moved += count
+        if self._progress:
+            self._progress(count)
+
+    def undo(self) -> None:
+        if self._progress and self._moved:
+            self._progress(-self._moved)
+
+
+def _read(path: Path, start: int, length: int, moved: Progress) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while length > 0 and (chunk := file.read(min(CHUNK, length))):
+            length -= len(chunk)
+            yield chunk
+            moved(len(chunk))
+
+
+def _fetch(client: httpx.Client, url: str, out: BinaryIO, moved: Progress) -> int:
+    size = 0
+    out.seek(0)
+    out.truncate()  # what an earlier try left
+    with client.stream("GET", url) as response:
+        _raise_for(response, "fetching")
+        for chunk in response.iter_bytes(CHUNK):
+            out.write(chunk)
+            size += len(chunk)
+            moved(len(chunk))
+    return size
+
+
+def _raise_for(response: httpx.Response, action: str) -> None:
+    if response.is_success:
+        return
+    status = response.status_code
+    if status == 429 or status >= 500:
+        raise _Again(f"{action}: HTTP {status}")
+    text = response.read().decode("utf-8", "replace").strip()[:200]
+    if status in (403, 404):
+        raise NotFound(f"{action}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+    raise PlatformError(f"{action}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+
+
+PATH = "eval-runs/imports"
+BATCH = 100
+AT_ONCE = 8
+IMPORT_TIMEOUT_S = 120.0
+FINALIZE_TIMEOUT_S = 300.0
+
+
+class Imports(Section):
+    def open(self, manifest: Mapping[str, object]) -> dataset_api.ImportSession:
+        return self._read(dataset_api.ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
+
+    def send(
+        self, opened: dataset_api.ImportSession, folder: Path, progress: Progress | None = None
+    ) -> dataset_api.ImportSession:
+        session = opened.session_id
+        pending = [file.path for file in opened.pending]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for start in range(0, len(pending), BATCH):
+                body = dataset_api.ImportPaths(paths=list(pending[start : start + BATCH]))
+                plans = self._read(dataset_api.ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
+                list(pool.map(lambda plan: self._send_one(session, folder, plan, progress), plans))
+        return self._read(
+            dataset_api.ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S
+        )
+
+    def _send_one(self, session: str, folder: Path, plan: dataset_api.ImportUpload, progress: Progress | None) -> None:
+        parts = self._http.transfer.upload(folder / plan.path, plan.upload, progress)
+        sent = [dataset_api.ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
+        body = dataset_api.ImportSent(path=plan.path, parts=sent or None)
+        self._call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)
+
 
 COMPLETE_TIMEOUT_S = 120.0
 COMPLETE_TRIES = 5
