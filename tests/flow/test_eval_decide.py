@@ -7,7 +7,11 @@ import pytest
 
 from osmosis.cli.eval.plan import read_arms
 from osmosis.errors import NotFound, OsmosisError, UsageError
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.server import render
 from osmosis.records.config.run_config import EvalConfig
+from osmosis.viewer import routes
+from osmosis.viewer.page import QueryParams
 from support.command_line import CommandRun, run_command
 from support.eval_project import write_rows
 from support.git_workspace import GitWorkspace
@@ -66,6 +70,17 @@ def test_questions_are_answered_and_the_runs_are_used_again(workspace: Path) -> 
     again = decide(workspace, *asked)
     assert again.json == data
     assert (workspace / "calls.txt").read_text() == calls
+    library = LocalLibrary([workspace / ".osmosis" / "runs"], workspace / "cache")
+    page = render(routes.build_page(library, "decisions/d", QueryParams()))
+    for text in (
+        "prompt=terse &gt;= prompt=task - 0.1",
+        "-1.000",
+        "of at most 60",
+        'href="/runs/d--prompt-task"',
+        "not needed",
+    ):
+        assert text in page
+    assert 'href="/decisions/d"' in render(routes.build_page(library, "decisions", QueryParams()))
     other = decide(workspace, "terse >= task - 0.2", *asked[1:])
     assert other.code == 2
     assert "began with other words (words)" in json.dumps(other.error)

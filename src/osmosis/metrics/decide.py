@@ -6,13 +6,19 @@ up, which only makes false answers rarer."""
 import math
 import random
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Protocol
 
 from osmosis.base.stats import BoundedMean
-from osmosis.errors import UsageError
-from osmosis.metrics.intervals import ALPHA, levels
+from osmosis.errors import UsageError, ValidationError
+from osmosis.metrics.intervals import ALPHA, levels, scale_of
+from osmosis.metrics.planning import Pilot, pilot_of, scores_by_row
+from osmosis.records.run.report import Bounds
+from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.study import Question, Stage, Study
 
 LOOKS = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.17, 0.24, 0.34, 0.5, 0.7, 1.0)
@@ -22,6 +28,11 @@ HOPELESS = 0.15
 """A question is given up when its chance to be answered within the budget falls below this."""
 SETTLED_SHARE = 2 / 3
 """How often settled rows are run for each time that others are."""
+HISTORY = 5
+"""Newest runs over the dataset that tell which of its rows are settled."""
+MOST_ROWS = 10_000
+EVEN = 0.25
+"""Variance of passing half of the time, the largest there is."""
 _QUESTION = re.compile(r"\s*(\S+)\s*(>=|<=|>|<)\s*(\S+)(?:\s+([+-])\s*(\d*\.?\d+))?\s*")
 _NORMAL = NormalDist()
 
@@ -126,3 +137,164 @@ class _Test:
 
     def to_dict(self) -> dict[str, object]:
         return {"rows": self._rows, "difference": self.tested.mean, "p_value": self.p_value}
+
+
+PastRun = tuple[Mapping[int, Sequence[float]], float]
+"""Scores of each row in an earlier run, and the threshold from which on they passed."""
+ScoreFacts = tuple[str, Mapping[str, Bounds]]
+"""Name of a run's primary score, and the declared bounds of its scores."""
+
+
+class StudySource(Protocol):
+    """Where the rollouts are: in journals of this machine, or on a platform."""
+
+    def rollouts(self, run: str) -> Sequence[Rollout]: ...
+    def score_facts(self, run: str) -> ScoreFacts: ...
+
+
+@dataclass
+class Growth:
+    """Rows and attempts that the run of an arm must have; `left`: US dollars that it may have cost by then."""
+
+    arm: str
+    run: str
+    rows: list[int]
+    attempts: int
+    missing: Mapping[int, int]
+    """Attempts that rows lack."""
+    cost: float
+    """US dollars that it has cost so far."""
+    left: float | None
+    error: str | None = None
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60]
+
+
+def check_words(study: Study, draft: Study) -> None:
+    """Raise UsageError when the study was begun for something else."""
+    if changed := [key for key, value in draft.facts.items() if study.facts.get(key) != value]:
+        message = f"{study.name} began with other words ({', '.join(changed)}); its error rate is theirs"
+        raise UsageError(message, hint="--name NAME begins another one")
+
+
+def begin_study(draft: Study, rows: Sequence[int]) -> Study:
+    """Return the study of these questions and arms, with its runs and looks."""
+    limits, arms = draft.limits, draft.arms
+    equal = {label: next(k for k, v in arms.items() if v == own) for label, own in arms.items()}
+    runs = {label: f"{draft.name}--{slug(first)[:34]}" for label, first in equal.items()}
+    usable, most, count = list(rows[:MOST_ROWS]), limits.max_rollouts, len(set(runs.values()))
+    each = len(usable) if most is None else most // count
+    if not usable or not each:
+        message = f"{len(usable)} rows and {most} rollouts are too few for {count} arms"
+        raise ValidationError(message, hint="--limit, --max-rollouts")
+    questions = [Question(left=q.left, right=q.right, margin=q.margin) for q in draft.questions]
+    begun = {"questions": questions, "order": usable, "stages": plan_stages(len(usable), each), "runs": runs}
+    return draft.model_copy(update={**begun, "is_planned": not limits.max_cost})
+
+
+def settle_rows(study: Study, history: Iterable[PastRun]) -> Study:
+    """Return the study with its rows in order. Those that earlier runs tried at least twice and always passed, or
+    never, are settled."""
+    passed: dict[int, list[bool]] = {}
+    for rows, threshold in history:
+        for row, scores in rows.items():
+            passed.setdefault(row, []).extend(score >= threshold for score in scores)
+    usable = set(study.order)
+    settled = sorted(row for row, tries in passed.items() if row in usable and len(tries) > 1 and len(set(tries)) == 1)
+    return study.model_copy(update={"order": order_rows(study.order, settled), "settled": settled})
+
+
+def announce(study: Study) -> Iterator[str]:
+    last, arms = study.stages[-1], {study.runs[label]: changes for label, changes in study.arms.items()}
+    for question in study.questions:
+        yield f"  {question.text}" + (f": {question.answer}" if question.answer else "")
+    for name, changes in arms.items():
+        yield f"  {name}: {', '.join(f'{key} {value}' for key, value in changes.items())}"
+    settled = f"; {len(study.settled):,} rows are settled by earlier runs" if study.settled else ""
+    most = f"{len(arms):,} arms, at most {last.rows:,} rows x {last.attempts} in each"
+    yield f"{most}: {study.planned_rollouts:,} rollouts{settled}"
+    pilot = Pilot(last.rows, last.attempts, 0.0, EVEN, 0.0, (0.0, 1.0))
+    yield f"{_reach(pilot, last)}, if half of the attempts pass; sooner where arms agree"
+
+
+def count_missing(rollouts: Iterable[Rollout], rows: Collection[int], attempts: int) -> dict[int, int]:
+    have = Counter(rollout.row_index for rollout in rollouts if rollout.status is not RolloutStatus.SKIPPED)
+    return {row: attempts - have[row] for row in rows if have[row] < attempts}
+
+
+def cost_of(rollouts: Iterable[Rollout]) -> float:
+    return sum(rollout.usage.cost_usd or 0.0 for rollout in rollouts)
+
+
+def list_growths(study: Study, source: StudySource) -> Iterator[Growth]:
+    """Yield what each arm of an open question lacks for the next look; nothing when none is due."""
+    if study.due is None:
+        return
+    stage, max_cost = study.stages[study.due], study.limits.max_cost
+    rows = sorted(study.order[: stage.rows])
+    for name, arm in {study.runs[label]: label for label in study.open_arms}.items():
+        own = source.rollouts(name)
+        if missing := count_missing(own, rows, stage.attempts):
+            others = set(study.runs.values()) - {name}
+            left = None if max_cost is None else max_cost - sum(cost_of(source.rollouts(other)) for other in others)
+            yield Growth(arm, name, rows, stage.attempts, missing, cost_of(own), left)
+
+
+def take_look(study: Study, source: StudySource, say: Callable[[str], object]) -> Study:
+    """Return the study after its next look, for which its runs lack nothing."""
+    due = study.due
+    assert due is not None
+    stage, open_arms = study.stages[due], study.open_arms
+    if not study.is_planned:
+        return _plan(study, stage, source, say)
+    primary, bounds = source.score_facts(study.runs[open_arms[0]])
+    score = study.limits.score or primary
+    rollouts = {label: source.rollouts(study.runs[label]) for label in open_arms}
+    if silent := [k for k, own in rollouts.items() if not any(score in rollout.scores for rollout in own)]:
+        message = f"no rollout of {silent[0]} has a score {score}"
+        raise ValidationError(message, hint=f"osmosis eval show {study.runs[silent[0]]}")
+    scores = {label: scores_by_row(own, score) for label, own in rollouts.items()}
+    values = [value for rows in scores.values() for row in rows.values() for value in row]
+    scale = scale_of((min(values), max(values)), bounds.get(score))
+    if scale is None:
+        message = f"{score} has values between {min(values):g} and {max(values):g}, and its bounds are unknown"
+        raise ValidationError(message, hint="write score_min and score_max into [evaluation] of the config")
+    changes = {
+        i: [_change(scores[q.right].get(row), scores[q.left].get(row)) for row in study.order[: stage.rows]]
+        for i, q in enumerate(study.questions)
+        if q.answer is None
+    }
+    after = answer_questions(study, changes, scale[1] - scale[0])
+    arms = len({study.runs[label] for label in open_arms})
+    say(f"look {due + 1} of {len(study.stages)}: {stage.rows:,} rows x {stage.attempts}, {arms} arms")
+    for i, row_changes in changes.items():
+        q = after.questions[i]
+        say(f"  {q.text}: {q.answer or 'open'}, difference {q.difference or 0.0:+.3f}, p {q.p_value or 0.0:.2g}")
+        if due == 0:
+            pilot = pilot_of([list(scores[side].values()) for side in (q.left, q.right)], row_changes, scale)
+            say(f"    by these rows: {_reach(pilot, study.stages[-1])}")
+    return after
+
+
+def _plan(study: Study, stage: Stage, source: StudySource, say: Callable[[str], object]) -> Study:
+    """Return the study with the looks that the budget in USD reaches, now that the first rows have a cost."""
+    limits, most = study.limits, study.stages[-1].rollouts
+    spent = sum(cost_of(source.rollouts(name)) for name in set(study.runs.values()))
+    if spent and limits.max_cost is not None:
+        affordable = max(stage.rollouts, int(limits.max_cost / spent * stage.rollouts))
+        most = affordable if limits.max_rollouts is None else min(most, affordable)
+    stages = plan_stages(len(study.order), most)
+    price = f"${spent / stage.rollouts:.4f} for an attempt in all arms" if spent else "nothing was priced"
+    say(f"{price}: at most {stages[-1].rows:,} rows x {stages[-1].attempts} in each arm")
+    return study.model_copy(update={"stages": stages, "is_planned": True})
+
+
+def _reach(pilot: Pilot, stage: Stage) -> str:
+    difference = pilot.detectable(stage.rows, stage.attempts)
+    return f"a difference of {difference:.2g} is decided in 4 of 5 cases" if difference else "too few rows to decide"
+
+
+def _change(before: Sequence[float] | None, after: Sequence[float] | None) -> float:
+    return sum(after) / len(after) - sum(before) / len(before) if before and after else 0.0

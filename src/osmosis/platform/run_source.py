@@ -33,6 +33,7 @@ from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
+from osmosis.records.run.study import StudyState
 from osmosis.viewer import run_source
 from osmosis.viewer.history import MAX_RUNS
 from osmosis.viewer.index import IndexFillers
@@ -348,6 +349,9 @@ class DatabaseLibrary:
 
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
+
+    def decisions(self, id_: str = "") -> list[StudyState]:
+        return []
 
 
 def _git_of(imported: tables.Imported) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.files import write_bytes
 from osmosis.errors import NotFound, ValidationError
 from osmosis.metrics.figures import figures, grouped, judged, spent_line
+from osmosis.metrics.intervals import ALPHA
 from osmosis.metrics.training import training_figures
 from osmosis.metrics.warnings import alarms, training_alarms
 from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_RULE, Annotation, MarkChange, unique
@@ -66,6 +67,16 @@ def run_page(source: RunSource, params: QueryParams) -> Page:
         values["texts"] = {each.name: split_files("".join(search.diff_lines(each.name))) for each in search.candidates}
     record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
     return Page("run.html", values, record, live="_run.html", final=run.over)
+
+
+def decision_page(library: Library, id_: str) -> Page:
+    matches = library.decisions(id_)
+    if not matches:
+        raise NotFound("there is no such decision", hint="see the list: /decisions")
+    ends = (end for q in matches[0].study.questions for end in (q.difference, q.margin, *(q.interval or ())) if end)
+    reach: float = max(map(abs, ends), default=1.0)
+    values = {"found": matches[0], "reach": reach, "spent": matches[0].spent, "error_rate": ALPHA}
+    return Page("decision.html", values, ("found", "spent", "error_rate"))
 
 
 def config_page(source: RunSource) -> Page:
@@ -169,7 +180,11 @@ def build_page(library: Library, path: str, params: QueryParams) -> Page | Docum
         return select_format(code_page(diff_code(pair), pair.names, params), path)
     if page == "history":
         return select_format(history_page(library, params), path)
+    if page == "decisions":
+        return select_format(Page("decisions.html", {"found": library.decisions()}, ("found",)), path)
     head, _, rest = path.partition("/")
+    if head == "decisions" and rest:
+        return select_format(decision_page(library, rest.removesuffix(".json")), path)
     id_, _, below = rest.partition("/")
     if head != "runs" or not id_:
         raise NotFound(f"there is no page /{path}", hint="see the list of runs: /")

@@ -17,6 +17,7 @@ from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
+from osmosis.records.run.study import StudyRun, StudyState
 from osmosis.viewer.index import IndexProgress
 from osmosis.viewer.search import Search
 
@@ -224,12 +225,20 @@ class RunCard:
     marks: Marks = field(default_factory=Marks)
     problem: str = ""
 
+    def to_study_run(self) -> StudyRun:
+        if self.state is None:
+            return StudyRun(id=self.id, name=self.name)
+        done = {"rollouts": self.state.completed, "failed": self.failed, "cost_usd": self.cost_usd or 0.0}
+        return StudyRun(id=self.id, name=self.name, url=self.state.url, status=self.state.status.value, **done)
+
 
 class Library(Protocol):
     def run(self, id: str) -> RunSource: ...
     def cards(self) -> Sequence[RunCard]: ...
     def code(self, a: str, b: str) -> CodePair: ...
     def quarantine(self) -> RowQuarantine: ...
+    def decisions(self, id_: str = "") -> Sequence[StudyState]:
+        """Return all of them, the newest first, or the one with this id."""
 
 
 def build_card(

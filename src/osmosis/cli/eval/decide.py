@@ -16,9 +16,11 @@ from osmosis.cli.eval.plan import read_arms
 from osmosis.cli.eval.run import find_dataset
 from osmosis.cli.eval.set import SetLine, build_command, run_process
 from osmosis.errors import UsageError
-from osmosis.local.decide import Growth, StudyLimits, StudyRuns, slug
+from osmosis.local.decide import StudyRuns
 from osmosis.local.run_options import check_name, runs_folder
+from osmosis.metrics.decide import Growth, announce, slug
 from osmosis.records.run.history import EvalSet, SetRun
+from osmosis.records.run.study import Study, StudyLimits
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import find_workspace, pick_config
 
@@ -72,18 +74,18 @@ def decide(flags: DecideFlags) -> ListResult:
     rollout = config.experiment.rollout
     questions, arms = read_arms(flags.words, flags.arm, config, workspace.root / "rollouts" / rollout)
     name = check_name(flags.name or slug(f"{rollout}-{questions[0].text}"), "--name")
-    limits = StudyLimits(flags.max_cost, flags.max_rollouts, flags.limit, flags.score)
-    runs = StudyRuns(name, arms, runs_folder(ctx.cwd), limits, ctx.output.say)
+    limits = StudyLimits.model_validate({key: getattr(flags, key) for key in StudyLimits.model_fields})
     facts = asdict(replace(flags, name=None, secrets_file=None))
-    study = runs.open(questions, find_dataset(ctx, workspace, config, None), facts, ctx.cwd)
+    draft = Study(name=name, questions=questions, arms=arms, limits=limits, facts=facts)
+    runs = StudyRuns(runs_folder(ctx.cwd), ctx.output.say)
+    study = runs.open(draft, find_dataset(ctx, workspace, config, None), ctx.cwd)
     if study.due is not None:
-        runs.announce(study)
+        for line in announce(study):
+            ctx.output.say(line)
         agree(ctx, "Run them until every question is decided?", "eval.decide", name=name)
-    while study.due is not None:
-        for growth in runs.growths(study):
-            _grow(ctx, growth, study.arms[growth.arm], workspace.relative(path), flags.secrets_file)
-        study = runs.look(study)
-    decided = runs.result(study)
+    for growth in runs.growths():
+        _grow(ctx, growth, study.arms[growth.arm], workspace.relative(path), flags.secrets_file)
+    decided = runs.result()
     ctx.output.say(str(decided).rpartition("\n")[2])
     items = [{"question": q.text, **q.model_dump(mode="json")} for q in decided.questions]
     names = list(dict.fromkeys(decided.runs.values()))

@@ -2,6 +2,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import NAME, Row, RowQuarantine
 from osmosis.records.run.status import RunStatus
+from osmosis.records.run.study import Study, StudyState
 from osmosis.viewer import run_source
 from osmosis.viewer.index import RolloutFeed, RolloutIndex
 
@@ -324,6 +326,22 @@ class LocalLibrary:
         if self.workspace is not None:
             folders.append(self.workspace)
         return run_source.pair_code(*runs, [Git(folder) for folder in dict.fromkeys(folders)])
+
+    def decisions(self, id_: str = "") -> list[StudyState]:
+        cards, states = {card.name: card.to_study_run() for card in self.cards()}, list[StudyState]()
+        folders = dict.fromkeys(folder.parent / "decisions" for folder in self.folders)
+        paths = [path for folder in folders for path in folder.glob("*.json") if id_ in ("", path.stem)]
+        for path in sorted(paths, key=lambda path: -path.stat().st_mtime):
+            study, at = (
+                Study.model_validate_json(path.read_bytes()),
+                datetime.fromtimestamp(path.stat().st_mtime, timezone.utc),
+            )
+            runs = {name: [cards[name]] for name in dict.fromkeys(study.runs.values()) if name in cards}
+            going = any(run.status == RunStatus.RUNNING.value for own in runs.values() for run in own)
+            status = "decided" if study.due is None else "running" if going else "interrupted"
+            own = {"id": path.stem, "url": f"/decisions/{path.stem}", "created_at": at.isoformat()}
+            states.append(StudyState(study=study, runs=runs, status=status, **own))
+        return states
 
     def quarantine(self) -> RowQuarantine:
         files = [file_of_run(folder) for folder in self._run_folders().values()]

@@ -47,18 +47,33 @@ class Stage(Record):
         return self.rows * self.attempts
 
 
+class StudyLimits(Record):
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars, all arms together."""
+    max_rollouts: int | None = Field(default=None, ge=2)
+    """Default: each row once in each arm."""
+    limit: int | None = Field(default=None, ge=2)
+    """Only the first rows of the dataset."""
+    score: str | None = None
+    """Score that the questions are about; default: the primary one."""
+
+
 class Study(Record):
     """Questions about arms of one evaluation, and the looks at which they are asked. The arms' runs have the data."""
 
+    name: str = ""
     questions: list[Question]
-    order: list[int]
+    order: list[int] = Field(default_factory=list)
     """Indices of the rows, as they are run."""
     settled: list[int] = Field(default_factory=list)
     """Rows that earlier runs always passed or never: they are run less often than the others, and count more."""
-    stages: list[Stage]
+    stages: list[Stage] = Field(default_factory=list)
     """The first is planned before anything is run, the others when it tells what a rollout costs."""
     arms: dict[str, JsonObject] = Field(default_factory=dict)
     """How each arm differs from the config, by name."""
+    runs: dict[str, str] = Field(default_factory=dict)
+    """Name of the run of each arm; arms that are the same have the same run."""
+    limits: StudyLimits = Field(default_factory=StudyLimits)
     facts: JsonObject = Field(default_factory=dict)
     """The command's other options: to go on, it must be typed with the same ones."""
     is_planned: bool = True
@@ -75,3 +90,39 @@ class Study(Record):
     def open_arms(self) -> list[str]:
         names = {name for q in self.questions if q.answer is None for name in (q.left, q.right)}
         return [name for name in self.arms if name in names]
+
+    @property
+    def planned_rollouts(self) -> int:
+        return len(set(self.runs.values())) * self.stages[-1].rollouts
+
+
+class StudyRun(Record):
+    """A run of an arm; on the platform each look has runs of its own."""
+
+    id: str = ""
+    name: str
+    url: str = ""
+    status: str = ""
+    rollouts: int = 0
+    failed: int = 0
+    cost_usd: float = 0.0
+
+
+class StudyState(Record):
+    """A study as it stands, with its runs."""
+
+    id: str
+    url: str
+    status: Literal["running", "interrupted", "stopped", "decided"]
+    study: Study
+    runs: dict[str, list[StudyRun]]
+    """By the names in `study.runs`."""
+    problem: str = ""
+    """The reason that it was stopped."""
+    created_at: str = ""
+    workspace: str = ""
+
+    @property
+    def spent(self) -> dict[str, float]:
+        runs = [run for own in self.runs.values() for run in own]
+        return {key: sum(getattr(run, key) for run in runs) for key in ("rollouts", "failed", "cost_usd")}
