@@ -7,7 +7,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
-from osmosis.platform.http import middleware
+from osmosis.platform import http as platform_http
 from support.platform_app import RunningPlatform, running_platform
 
 REFUSED = (400, 401, 403, 404, 405, 409, 413, 422)
@@ -74,8 +74,8 @@ async def test_no_route_reads_much_of_somebody_unknown(platform: RunningPlatform
         status = await visit.send()
         assert visit.read == 0 or status in REFUSED, (method, path, status, visit.text)
         # A webhook is signed over all of its body: that much has to be read of whoever sends it.
-        unknown = middleware.limit_of(path) if middleware.HOOKS.match(path) else middleware.UNKNOWN_BYTES
-        assert visit.read <= (unknown or 0) + CHUNK + middleware.LINGER_BYTES, (method, path)
+        unknown = platform_http.limit_of(path) if platform_http.HOOKS.match(path) else platform_http.UNKNOWN_BYTES
+        assert visit.read <= (unknown or 0) + CHUNK + platform_http.LINGER_BYTES, (method, path)
         announced = Visit(platform, path, announced=10**12, method=method)
         status = await announced.send()
         assert status in REFUSED, (method, path, status)
@@ -86,8 +86,8 @@ async def test_no_route_reads_without_end_of_a_member(platform: RunningPlatform)
         visit = Visit(platform, path, platform.token, method=method)
         status = await visit.send()
         assert visit.read == 0 or status in REFUSED, (method, path, status, visit.text)
-        limit = middleware.limit_of(path)
-        assert visit.read <= (limit or 0) + CHUNK + middleware.LINGER_BYTES, (method, path)
+        limit = platform_http.limit_of(path)
+        assert visit.read <= (limit or 0) + CHUNK + platform_http.LINGER_BYTES, (method, path)
 
 
 @pytest.mark.parametrize(

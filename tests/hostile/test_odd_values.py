@@ -9,7 +9,7 @@ import pytest
 
 from osmosis.engine.rubrics.rubric_files import load_rubric_configs, load_rubric_suite
 from osmosis.errors import ValidationError
-from osmosis.platform.http.json_route import JsonResponse
+from osmosis.platform.http import JsonResponse
 from support.platform_app import RunningPlatform, running_platform
 
 DEEP = b"[" * 900 + b"]" * 900

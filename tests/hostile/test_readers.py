@@ -19,7 +19,7 @@ from osmosis.platform import tables
 from osmosis.platform.datasets import ingest
 from osmosis.platform.git import discovery
 from osmosis.platform.objects.parts import upload_key
-from osmosis.sandbox.limited_reader import Unreadable, read_with
+from osmosis.sandbox.process import Unreadable, read_with
 from support.platform_app import RunningPlatform, running_platform
 
 GROWTH = 200 * 1024 * 1024

@@ -21,8 +21,7 @@ from osmosis.platform.datasets import ingest, routes as datasets
 from osmosis.platform.db import HEAD
 from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
 from osmosis.platform.git import routes as git, sync
-from osmosis.platform.http.json_route import JsonRoute, handle_errors
-from osmosis.platform.http.middleware import BodyLimits, ClientVersions, RequestLog, check_reader
+from osmosis.platform.http import BodyLimits, ClientVersions, JsonRoute, RequestLog, check_reader, handle_errors
 from osmosis.platform.maintenance.gc import sweep_daily
 from osmosis.platform.maintenance.telemetry import PlatformMetrics
 from osmosis.platform.models import routes as models

@@ -17,7 +17,7 @@ from osmosis.jobs.prepare.environment import Environment
 from osmosis.jobs.prepare.project import RolloutProject, read_project, read_text
 from osmosis.records.protocol.messages import PORT_VARIABLE
 from osmosis.sandbox import Policy
-from osmosis.sandbox.limited_reader import read_with
+from osmosis.sandbox.process import read_with
 
 Kind = Literal["script", "module", "grader"]
 

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.rate_limits import address_of, limited
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api import accounts as account_api
 from osmosis.records.api.body import format_moment

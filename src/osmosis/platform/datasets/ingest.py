@@ -23,7 +23,7 @@ from osmosis.platform.objects.parts import dataset_key, join_parts, list_parts, 
 from osmosis.platform.workspaces import audit
 from osmosis.records.base import utc_now
 from osmosis.records.run.rows import MIN_ROWS, DatasetStatus
-from osmosis.sandbox.limited_reader import read_with
+from osmosis.sandbox.process import read_with
 
 log = logging.getLogger("osmosis.platform.ingest")
 

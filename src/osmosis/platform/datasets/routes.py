@@ -20,8 +20,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may, scope_with
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, production, service as datasets
-from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.http.middleware import limit_of
+from osmosis.platform.http import JsonRoute, limit_of
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, upload_key
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit

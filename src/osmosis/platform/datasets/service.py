@@ -20,7 +20,7 @@ from osmosis.records.api.datasets import DatasetEntry, UploadPlan
 from osmosis.records.base import utc_now
 from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus, Row
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox.limited_reader import read_with
+from osmosis.sandbox.process import read_with
 
 MAX_NAME = 128
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from osmosis.base.git import Git
 from osmosis.base.jsonable import JsonObject
 from osmosis.platform.git.source_reader import MAX_DESCRIPTION
-from osmosis.sandbox.limited_reader import Unreadable, read_with
+from osmosis.sandbox.process import Unreadable, read_with
 
 log = logging.getLogger(__name__)
 

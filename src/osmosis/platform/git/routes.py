@@ -26,7 +26,7 @@ from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.git_http_backend import BackendResponse, RequestLimits
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.paging import PageDep
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.workspaces import SyncedRolloutPage, SyncReport, SyncStarted, WebhookAddress, WebhookTaken

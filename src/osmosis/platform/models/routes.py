@@ -22,7 +22,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER, PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.datasets.production import recorded
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.models import deployments, inference, merging, service as models
 from osmosis.platform.models.inference import InferenceProxy, error_body
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined

@@ -32,7 +32,7 @@ from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.job import Stage
 from osmosis.records.run.report import Report
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox.limited_reader import read_with
+from osmosis.sandbox.process import read_with
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.run_files import Manifest

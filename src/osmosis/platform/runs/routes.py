@@ -13,7 +13,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
 from osmosis.platform.datasets import ingest
 from osmosis.platform.db import count_of
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.models import deployments, service as models
 from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content

@@ -12,7 +12,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, bearer, caller_with
 from osmosis.platform.background import run_apart, slow
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.models import merging, service as models
 from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts

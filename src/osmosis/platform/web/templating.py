@@ -15,7 +15,7 @@ from starlette.types import Scope
 from osmosis.errors import AuthRequired, NotFound, OsmosisError, ValidationError
 from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.db import DatabaseUnavailable
-from osmosis.platform.http.json_route import log_error
+from osmosis.platform.http import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import SECURITY, Build, Document, Page, build_environment

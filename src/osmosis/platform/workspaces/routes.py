@@ -23,7 +23,7 @@ from osmosis.platform.auth.dependencies import (
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.mirror import Remote
-from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, quotas, rollout_servers, secrets, service as workspaces
 from osmosis.records.api import accounts as people_api
