@@ -45,6 +45,8 @@ class KeptRun:
     author: str | None = None
     aside: RowQuarantine = field(default_factory=RowQuarantine)
     marks: Marks = field(default_factory=Marks)
+    unread: int = 0
+    """Rollouts that are not indexed yet."""
 
     def state(self) -> RunState:
         return self.run
@@ -80,7 +82,7 @@ class KeptRun:
         index = RolloutIndex(None, epoch="", threshold=self.run.pass_threshold)
         index.fill(self)
         index.set_labels(1, lambda: self.said)
-        return RolloutTable(Search(index), IndexProgress(len(self.kept), len(self.kept)))
+        return RolloutTable(Search(index), IndexProgress(len(self.kept), len(self.kept) + self.unread))
 
     epoch = ""
 

@@ -74,6 +74,7 @@ class HistoryMark:
     low: float | None
     high: float | None
     series: int
+    name: str
     title: str
     url: str
     baseline: bool
@@ -117,6 +118,7 @@ def history_chart(history: History) -> HistoryChart | None:
                 low=None if run.low is None else y(run.low),
                 high=None if run.high is None else y(run.high),
                 series=min(names.index(run.series), MAX_SERIES - 1),
+                name=run.name,
                 title=f"{run.name}: {value:.4g}{interval}{when}{', the baseline' if is_baseline else ''}",
                 url=run.url,
                 baseline=is_baseline,

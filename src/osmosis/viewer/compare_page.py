@@ -18,6 +18,7 @@ from osmosis.viewer.diff import CodeChange, diff_words
 from osmosis.viewer.history import BASELINE_TAG
 from osmosis.viewer.page import Page, QueryParams, pretty
 from osmosis.viewer.run_source import Library, RunSource, RunState
+from osmosis.viewer.search import Search
 
 MAX_RUNS = 12
 PER_PAGE = 50
@@ -65,6 +66,7 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     other = chosen or next((side for side in sides[1:] if side.comparison), sides[1])
     comparisons = _build_comparisons(sides, other, sources[sides[0].id], sources[other.id], params)
     scores = list(dict.fromkeys(name for source in sources.values() for name in source.table().search.score_names()))
+    comparisons["unread"] = [run.state().name for run in sources.values() if not run.table().progress.complete]
     values = {"found": comparisons, "params": params, "scores": scores, "baseline": sides[0], "other": other}
     return Page("compare.html", values, ("found",))
 
@@ -141,6 +143,7 @@ def _build_comparisons(
     hosts = {baseline.origin().web, source.origin().web}
     host = hosts.pop() if len(hosts) == 1 else ""
     earlier, later = _settings(baseline), _settings(source)
+    searches = baseline.table().search, source.table().search
     return {
         "score": comparison.score if comparison else "",
         "sides": sides,
@@ -150,7 +153,12 @@ def _build_comparisons(
         "spots": list(_spots(comparison)) if comparison else [],
         "scale": _scale(comparison) if comparison else (0.0, 1.0),
         "flips": [
-            {"flip": flip, "kind": _flip_kind(flip), "url": _flip_url(flip, a, b, params)}
+            {
+                "flip": flip,
+                "kind": _flip_kind(flip),
+                "url": _flip_url(flip, a, b, params),
+                **_read_excerpts(flip, *searches),
+            }
             for flip in flips[(at - 1) * PER_PAGE : at * PER_PAGE]
         ],
         "total": len(flips),
@@ -165,6 +173,13 @@ def _build_comparisons(
         "code": f"git diff {commits[0]} {commits[1]}" if code_differs else "",
         "code_url": f"{host}/compare/{commits[0]}...{commits[1]}" if host and code_differs else "",
     }
+
+
+def _read_excerpts(flip: Flip, earlier: Search, later: Search) -> dict[str, object]:
+    rows = ((earlier, flip.row_index_a), (later, flip.row_index))
+    before, after = ({line.attempt: line for line in search.attempts(row, 0)}.get(flip.attempt) for search, row in rows)
+    prompt = after.prompt if after else ""
+    return {"prompt": prompt, "answers": [line.answer if line else "" for line in (before, after)]}
 
 
 def _sort_flips(flips: Iterable[Flip], params: QueryParams) -> list[Flip]:
@@ -246,6 +261,7 @@ def _pair_page(sources: Mapping[str, RunSource], params: QueryParams, quarantine
     places = zip(sides, row_indexes, strict=True)
     urls = [f"{side.state.url}/rollouts/{row_index}/{attempt}" for side, row_index in places]
     values = {"near": near, "expected": expected, "back": _compare_url(a, b), "urls": urls}
+    values["reward"] = next(iter(sources[b].table().search.score_names()), "")
     return build_pair_page(sides, records, (row, attempt), values)
 
 

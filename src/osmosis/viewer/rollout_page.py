@@ -66,6 +66,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "after": _neighbour(run, near.after, tail),
         "next_failed": _neighbour(run, near.next_failed, tail),
         "back": f"{run.url}/rollouts{back}".rstrip("?"),
+        "reward": next(iter(search.score_names()), ""),
         "siblings": [
             (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
         ],
@@ -108,9 +109,11 @@ def _pair_page(source: RunSource, key: RolloutKey, other: RolloutKey) -> Page:
     records = [Rollout.model_validate_json(source.rollout(*each)) for each in pair]
     names = [f"step {each[2]}" if key[2] != other[2] else f"attempt {each[1]}" for each in pair]
     sides = [Side(run.url, replace(run, name=name), None, None) for name in names]
-    expected = source.table().search.dataset_row(key[0], records[1].hashes.get("row"))
+    search = source.table().search
+    expected = search.dataset_row(key[0], records[1].hashes.get("row"))
     urls = [rollout_url(run, each) for each in pair]
     values = {"near": ("", ""), "expected": expected, "back": rollout_url(run, key), "urls": urls, "run": run}
+    values["reward"] = next(iter(search.score_names()), "")
     return build_pair_page(sides, records, (key[0], key[1]), values)
 
 

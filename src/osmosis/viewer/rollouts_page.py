@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from statistics import fmean
 from urllib.parse import urlencode
 
@@ -31,6 +32,8 @@ class TableColumn:
     added: bool = False
     """True when the attempts at a row are summed instead of averaged."""
     help: str = ""
+    is_end_first: bool = False
+    """True when the end of a long text says most: an answer's."""
 
     def text(self, value: Value) -> str:
         if value is None:
@@ -51,6 +54,7 @@ class Cell:
     text: str
     title: str = ""
     number: bool = False
+    is_end_first: bool = False
 
 
 def _format_time(seconds: float | None) -> str | None:
@@ -62,13 +66,15 @@ FIXED: Mapping[str, TableColumn] = {
     for column in (
         TableColumn("prompt", "Prompt", lambda line: line.prompt, help="The first message of the user."),
         TableColumn("expected", "Expected", lambda line: line.expected, help="ground_truth or label of the dataset."),
-        TableColumn("answer", "Answer", lambda line: line.answer, help="The end of the model's last message."),
+        TableColumn(
+            "answer", "Answer", lambda line: line.answer, help="The end of the model's last message.", is_end_first=True
+        ),
         TableColumn("failure", "Failure", lambda line: (line.category or "").replace("_", " ") or None),
-        TableColumn("turns", "Turns", lambda line: line.turns, number, "turns"),
+        TableColumn("turns", "Turns", lambda line: line.turns, partial(number, digits=1), "turns"),
         TableColumn("tokens", "Tokens", lambda line: line.tokens, count, "tokens", added=True),
         TableColumn("cost", "Cost", lambda line: line.cost, dollars, "cost", added=True),
         TableColumn("duration", "Duration", lambda line: line.duration_ms, duration, "duration"),
-        TableColumn("tools", "Tool calls", lambda line: line.tool_calls, number, "tools"),
+        TableColumn("tools", "Tool calls", lambda line: line.tool_calls, partial(number, digits=1), "tools"),
         TableColumn("message", "Failure message", lambda line: line.failure or None),
         TableColumn(
             "label", "Label", lambda line: ", ".join(line.labels) or None, help="Labels and comments by people."
@@ -136,10 +142,12 @@ def flatten(value: object) -> Value:
 
 def build_cell(column: TableColumn, value: Value) -> Cell:
     text = column.text(value)
-    if isinstance(value, str):
-        flat = " ".join(text.split())
-        return Cell(flat if len(flat) <= MAX_CELL else flat[: MAX_CELL - 1] + "…", text)
-    return Cell(text, number=column.write is not None)
+    if not isinstance(value, str):
+        return Cell(text, number=column.write is not None)
+    flat = " ".join(text.split())
+    if len(flat) > MAX_CELL:
+        flat = f"…{flat[1 - MAX_CELL :]}" if column.is_end_first else f"{flat[: MAX_CELL - 1]}…"
+    return Cell(flat, text, is_end_first=column.is_end_first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,15 +289,14 @@ def _choice_title(name: str, column: TableColumn) -> str:
 
 def _quick_views(run: RunState) -> list[tuple[str, str]]:
     views = (
-        ("Failed", {"outcome": "failed"}),
         ("Attempts disagree", {"agree": "no"}),
         ("Lowest reward", {"sort": "reward"}),
         ("Most tokens", {"sort": "tokens"}),
         ("Slowest", {"sort": "duration"}),
         ("Labelled", {"label": "*"}),
         ("To label", {"label": "-"}),
-        ("Least sure, to label", {"label": "-", "sort": "unsure", "by": "rollout"}),
-        ("Disagreeing, to label", {"label": "-", "agree": "no"}),
+        ("least sure", {"label": "-", "sort": "unsure", "by": "rollout"}),
+        ("disagreeing", {"label": "-", "agree": "no"}),
     )
     return [(name, f"{run.url}/rollouts?{urlencode(query)}") for name, query in views]
 

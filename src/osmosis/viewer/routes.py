@@ -27,6 +27,7 @@ from osmosis.viewer.charts import SMOOTHING, ChartedRun, build_charts, histogram
 from osmosis.viewer.compare_page import code_page, compare_page, parse_run_pair
 from osmosis.viewer.diff import diff_code, split_files
 from osmosis.viewer.history import history_page
+from osmosis.viewer.index import IndexProgress
 from osmosis.viewer.page import STATIC, Document, Page, QueryParams, pretty, run_header, to_record
 from osmosis.viewer.rollout_page import build_calibrations, rollout_page
 from osmosis.viewer.rollouts_page import export_rollouts, rollout_url, rollouts_page
@@ -61,12 +62,13 @@ def run_page(source: RunSource, params: QueryParams) -> Page:
     values = {**run_header(source, run, "overview"), **_figures(source, run, params), "origin": origin}
     values["calibrations"] = build_calibrations(source)
     values["params"] = params
+    values["progress"] = progress = IndexProgress(0, 0) if run.kind == "training" else source.table().progress
     values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
     if search := origin.optimization:
         values["spent"] = spent_line(search)
         values["texts"] = {each.name: split_files("".join(search.diff_lines(each.name))) for each in search.candidates}
     record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
-    return Page("run.html", values, record, live="_run.html", final=run.over)
+    return Page("run.html", values, record, live="_run.html", final=run.over and progress.complete)
 
 
 def decision_page(library: Library, id_: str) -> Page:

@@ -67,6 +67,7 @@ def test_the_verdict_is_that_of_the_paired_test(shelf: Shelf) -> None:
     assert found["conclusion"] == expected.verdict == "better"
     html = page(shelf, "run=a&run=b")
     assert "b against a: better" in html
+    assert "Mean of A" not in html, "the table above has it"
     assert ">+9 −1<" in html
 
 
@@ -90,6 +91,13 @@ def test_the_older_run_is_the_baseline_unless_another_is_marked_or_chosen(shelf:
     assert order(str(back).partition("?")[2]) == "ba"
 
 
+def test_a_comparison_waits_for_the_index(shelf: Shelf) -> None:
+    shelf.kept["b"].unread = 1
+    html = page(shelf, "run=a&run=b")
+    assert "The rollouts of b are still being indexed" in html
+    assert 'hx-get="/compare?run=a&amp;run=b"' in html
+
+
 def test_several_runs_share_one_error_rate(shelf: Shelf) -> None:
     found = record(shelf, "run=a&run=c&run=b&with=b")["found"]
     assert [side["verdict"] for side in found["sides"]] == ["", "no clear difference", "better"]
@@ -101,6 +109,8 @@ def test_changes_link_to_both_conversations_lost_ones_first(shelf: Shelf) -> Non
     found = record(shelf, "run=a&run=b")["found"]
     assert [(line["kind"], line["flip"]["row_index"]) for line in found["flips"][:2]] == [("lost", 1), ("gained", 0)]
     assert record(shelf, "run=a&run=b&flips=lost")["found"]["total"] == 1
+    assert found["flips"][0]["prompt"] == "What is 3 times 3?"
+    assert [answer.split()[-1] for answer in found["flips"][0]["answers"]] == ["9", "0"]
     url = found["flips"][1]["url"]
     assert url == "/compare?baseline=a&run=a&run=b&row_a=0&row=0&attempt=0"
     html = page(shelf, url.partition("?")[2])

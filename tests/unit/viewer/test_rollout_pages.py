@@ -156,6 +156,18 @@ def test_figures_of_a_row_are_means_and_sums(kept: KeptRun) -> None:
     }
 
 
+def test_of_a_long_answer_the_end_is_shown(kept: KeptRun) -> None:
+    kept.kept[2].messages[-1]["content"] = f"{'words ' * 60}#### 9"
+    html = page(kept, "rollouts", "by=rollout&row=1")
+    assert re.search(r'class="text tail"[^>]*><div><span>…[^<]* #### 9</span>', html)
+
+
+def test_only_the_reward_says_whether_it_passed(kept: KeptRun) -> None:
+    html = page(kept, "rollouts/0/0")
+    assert re.search(r'exact</span> <strong class="passes">', html)
+    assert re.search(r'style</span> <strong class="">', html)
+
+
 def test_columns_are_chosen_also_those_of_the_dataset_and_of_scores(kept: KeptRun) -> None:
     page_text = page(
         kept, "rollouts", "col=row:level&col=meta:exact.hard&col=part:style.short&col=reason:exact&col=odd:x&col=odd"

@@ -142,6 +142,14 @@ def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:
     assert not final
 
 
+def test_a_finished_run_is_followed_until_it_is_indexed(kept: KeptRun) -> None:
+    kept.unread = 7
+    page = shown(routes.run_page(kept, QueryParams()))
+    assert "Indexing the rollouts" in text_of(page)
+    assert "hx-sse:connect" in page
+    assert not routes.build_run_changes(kept, QueryParams())[1]
+
+
 def test_what_changes_is_all_that_a_page_counts(kept: KeptRun) -> None:
     kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
     for of, query in (("rollouts", "outcome=passed&sort=reward"), ("logs", "level=error")):
