@@ -293,7 +293,7 @@ def test_named_scores_reasons_and_scales_reach_report_and_pages(osmosis):
     assert list(found["summary"]["eval_fns"]) == ["marks:two.right", "marks:two.kept", "marks:both"]
     assert found["summary"]["eval_fns"]["marks:two.kept"]["bounds"] == [0, 10]
     assert found["summary"]["eval_fns"]["marks:both"]["mean_ci"] is None
-    assert "no interval: declare min and max" in out
+    assert "no interval: declare score_min" in out
     assert set(found["rows"][0]["pass_rate"]) == {"marks:two.right", "marks:two.kept", "marks:both"}
     assert osmosis("eval report r --html -o r.html")[0] == 0
     page = (osmosis.folder / "r.html").read_text()

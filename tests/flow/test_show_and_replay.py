@@ -125,8 +125,12 @@ def test_one_rollout_with_row_traceback_and_reason(project: Path) -> None:
 def test_what_is_drawn_for_people(project: Path) -> None:
     rollouts = {one.place: one for one in Journal(project / ".osmosis/runs/night").rollouts()}
     text = drawn(rollouts[1, 0], expected="12")
-    for said in ("What is 3 * 4?", "expected  12", "agent_error: LookupError", 'raise LookupError(f"no idea'):
+    for said in ("What is 3 * 4?", "expected  12", "failed, agent error: LookupError", 'raise LookupError(f"no idea'):
         assert said in text
+    assert "osmosis/sdk" not in text, "the traceback begins with a line of the agent's"
+    calls = [{"id": "call_1", "function": {"name": "find", "arguments": "{}"}}]
+    talk = [{"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "call_1", "content": "a map"}]
+    assert "tool find" in drawn(rollouts[0, 0].model_copy(update={"messages": talk}))
     judged = drawn(rollouts[2, 0])
     assert "shown_score:judge  failed" in judged
     assert "ValueError: cannot judge this one" in judged

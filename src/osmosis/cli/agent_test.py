@@ -21,12 +21,12 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.render import print_text
-from osmosis.cli.core.results import DetailResult, Result, clean, format_duration, format_tokens
+from osmosis.cli.core.results import DetailResult, Result, clean, format_tokens
 from osmosis.cli.eval import flags as eval_flags
 from osmosis.cli.eval.plan import build_plan, config_model
 from osmosis.cli.eval.progress import let_through
 from osmosis.cli.eval.run import apply_environment
-from osmosis.cli.eval.show import draw_message, draw_rollout
+from osmosis.cli.eval.show import count_noun, draw_message, draw_rollout
 from osmosis.engine.evaluate import Attempts
 from osmosis.engine.task import Task
 from osmosis.errors import InteractiveRequired, ModelError, UsageError, ValidationError
@@ -34,6 +34,7 @@ from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import PreparedRun
 from osmosis.local.run_options import RunOptions, Watcher, runs_folder
+from osmosis.metrics.formats import duration
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
@@ -198,7 +199,7 @@ async def _step_row(prompt: Prompt, model: SteppedModel, attempts: Attempts, row
         prompt.say("left this row", "yellow")
         return
     good = rollout.failure is None
-    took = f"{format_duration(rollout.duration_ms)}, {format_tokens(rollout.usage.total_tokens)} tokens"
+    took = f"{duration(rollout.duration_ms)}, {format_tokens(rollout.usage.total_tokens)} tokens"
     outcome = f"{'ended' if good else 'failed'}: {rollout.finish_reason or 'no finish reason'} ({took})"
     prompt.say(outcome, "green" if good else "red")
     if rollout.failure is not None:
@@ -326,7 +327,7 @@ def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags,
     lines.expected = {row.index: row.ground_truth for row in prepared.rows()} if shown_whole else {}
     if not flags.quiet:
         data = Path(plan.dataset).name
-        ctx.output.say(f"{label}: {facts.selected} row(s) of {data}, model {plan.model.name}")
+        ctx.output.say(f"{label}: {count_noun(facts.selected, 'row')} of {data}, model {plan.model.name}")
     folder = lines.folder = ctx.path(DEBUG_FOLDER) if flags.debug else None
     trace_folder.set(folder)
     try:
@@ -420,7 +421,7 @@ class RowLines(Watcher):
             return
         scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
         tokens = format_tokens(rollout.usage.total_tokens)
-        line = f"{head} ({format_duration(rollout.duration_ms)}, {tokens} tokens{scored})"
+        line = f"{head} ({duration(rollout.duration_ms)}, {tokens} tokens{scored})"
         if rollout.failure is not None:
             line += f" - {' '.join(rollout.failure.message.split())[:160]}"
         if self.output.mode is Mode.PLAIN:
@@ -449,7 +450,7 @@ def draw_summary(console: Console, summary: JsonObject, where: list[str], stoppe
     print_text(console, line, "green" if (summary["failed"] == 0 and not stopped) else "red")
     for name, mean in summary["mean_scores"].items():
         print_text(console, f"  {clean(name)} {mean:.3g} on average")
-    print_text(console, f"  time   {format_duration(summary['total_duration_ms'])}")
+    print_text(console, f"  time   {duration(summary['total_duration_ms'])}")
     print_text(console, f"  tokens {format_tokens(int(summary['total_tokens']))}")
     if stopped:
         print_text(console, f"  stopped: {stopped}", "red")

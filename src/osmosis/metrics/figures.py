@@ -77,9 +77,9 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     detail = ""
     if score.assumed_bounds is not None:
         low, high = score.assumed_bounds
-        detail = f"assumed between {low:g} and {high:g}: declare min and max"
+        detail = f"assumed {low:g} to {high:g}: declare score_min, score_max (or --score-range)"
     elif score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored:
-        detail = "no interval: declare min and max"
+        detail = "no interval: declare score_min, score_max (or --score-range)"
     label, interval = "mean (failures as 0)", score.mean_interval
     yield Figure("mean", label, score.mean, "score", interval, detail, help_text, headline=True)
     if score.failed:

@@ -2,6 +2,7 @@ import asyncio
 import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
 
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import PydanticCustomError
@@ -21,6 +22,7 @@ from osmosis.sdk.user_code import DeadlineExceeded, SelfCancelled
 
 _TAIL_LINES = 30
 _MESSAGE_LIMIT = 2000
+_OURS = f"{Path(__file__).parents[1]}/"
 _CHAIN_LIMIT = 8
 _KEPT = frozenset({Category.SERVER_DIED, Category.CANCELLED})
 
@@ -29,7 +31,10 @@ raised: ContextVar[list[BaseException] | None] = ContextVar("raised", default=No
 
 
 def traceback_tail(exc: BaseException, lines: int = _TAIL_LINES) -> str:
-    text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+    frame = exc.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.tb_next  # a person looks for a line of their own, not for the calls that led to it
+    text = "".join(traceback.format_exception(type(exc), exc, frame or exc.__traceback__))
     tail = to_valid_text(text).rstrip().splitlines()
     return "\n".join(tail[-lines:])
 

@@ -27,7 +27,7 @@ def test_a_run_that_its_own_limit_ended_did_not_fail(made: object) -> None:
     assert found.human is not None
     found.human(Console(file=text, width=200))
     assert "ended by its own limit: budget: 900" in text.getvalue()
-    assert "failed in" not in text.getvalue()
+    assert "failed, " not in text.getvalue()
     assert "try: finished rollouts are kept" in text.getvalue()
     real = {**failure, "category": "setup"}
     seen = EvalRunDetail.model_validate({"eval_run": {**row, "status": "failed"}, "failure": real})

@@ -135,16 +135,22 @@ def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) ->
         console.print(figure_table(group or "run", members))
     if report.failures:
         console.print()
-        grid = new_table([TableColumn("failures", justify="right"), "where", "rows", "for example"])
+        grid = new_table([TableColumn("failures", justify="right"), "kind", "rows", "for example"])
         for failure in report.failures:
             example = " ".join(clean(failure.example).split())
             short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
             rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if len(failure.rows) > MAX_ROWS else "")
-            cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
+            cells = (f"{failure.count:,}", failure_kind(failure.phase, failure.category), rows, short)
             grid.add_row(*map(Text, cells))
         console.print(grid)
     for alarm in alarms:
         print_text(console, alarm, "yellow")
+
+
+def failure_kind(phase: str | None, category: str | None) -> str:
+    """Return `agent error`, or `model: rate limit` where the category does not name the phase."""
+    kind = (category or "unknown").replace("_", " ")
+    return kind if phase is None or kind.startswith(phase) else phase + f": {kind}"
 
 
 def figure_table(title: str, figures: Sequence[Figure]) -> Table:
@@ -165,7 +171,7 @@ def draw_run(console: Console, head: Mapping[str, object], report: Report | None
     if failure:
         console.print()
         limit = ended_by_limit(str(head.get("status")), failure.category)
-        outcome = "ended by its own limit" if limit else f"failed in {failure.phase}/{failure.category}"
+        outcome = "ended by its own limit" if limit else f"failed, {failure_kind(failure.phase, failure.category)}"
         console.print(Text.assemble((f"{outcome}: ", ("bold yellow" if limit else "bold red")), clean(failure.message)))
         if failure.fix:
             console.print(Text.assemble(("  try: ", "bold"), clean(failure.fix)))

@@ -161,12 +161,12 @@ def _draw(
         print_text(console, note, "yellow")
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
-        flip = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
+        flip = f"row {talk['row_index']}/{talk['attempt']}: {change}"
         print_text(console, flip, "green" if talk["kind"] == "gained" else "red")
         for side in ("a", "b"):
             messages = talk[f"transcript_{side}"]
             last = message_text(messages[-1]) if messages else ""
-            print_text(console, f"  {side.upper()}: {clean(last)[:400]}")
+            print_text(console, f"  {side.upper()}: {clean(' '.join(last.split()))[:400]}")
 
 
 def until_decided(

@@ -12,7 +12,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
-from osmosis.cli.core.render import draw_list, print_text
+from osmosis.cli.core.render import draw_list, failure_kind, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, build_columns, clean
 from osmosis.cli.eval.report import GroupBy, Html, Junit, Md, Reduce, ReportFile, report
 from osmosis.cli.eval.run_sources import RunFinder, StoredRun, find_row, is_same_row, open_run
@@ -208,9 +208,7 @@ WIDEST_PANEL = 1000
 
 def draw_message(console: Console, message: Message, title: str | None = None, *, whole: bool = True) -> None:
     role = str(message.get("role", "unknown"))
-    name = f"{role} {message['tool_call_id']}" if message.get("tool_call_id") else role
-    if message.get("role") == "tool" and message.get("name"):
-        name = f"tool {message['name']}"
+    name = f"{role} {message.get('name') or message.get('tool_call_id', '')}".rstrip() if role == "tool" else role
     parts = list(_parts(message, whole=whole))
     if console.width > WIDEST_PANEL:
         console.print(Text(title or name, style="bold"), *parts, "", sep="\n")
@@ -245,8 +243,11 @@ def _cut(text: str, *, whole: bool) -> str:
 
 def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = None, whole: bool = False) -> None:
     calls = iter(rollout.calls)
+    tools: dict[str, str] = {}
     for message in rollout.messages:
-        title = None
+        for tool_call in message.get("tool_calls") or []:
+            tools[str(tool_call.get("id"))] = f"tool {(tool_call.get('function') or {}).get('name')}"
+        title = tools.get(str(message.get("tool_call_id", "")))
         if message.get("role") == "assistant" and (call := next(calls, None)):
             parts = ["assistant", f"{call.duration_ms / 1000:.1f} s", f"{call.usage.completion_tokens} tokens"]
             parts += [call.finish_reason] if call.finish_reason else []
@@ -261,8 +262,8 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
         if value:
             print_text(console, f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", "dim")
     if (failure := rollout.failure) is not None:
-        where = f"failed in {failure.phase.value}: {failure.category.value}"
-        print_text(console, f"{where}: {failure.message}", "red")
+        kind = failure_kind(failure.phase, failure.category)
+        print_text(console, f"failed, {kind}: {failure.message}", "red")
         if failure.traceback:
             print_text(console, failure.traceback, "dim")
         if failure.fix:
@@ -289,8 +290,8 @@ def facts(rollout: Rollout) -> Sequence[str]:
         *([rollout.status.value] if rollout.status is not RolloutStatus.SUCCESS else []),
         *([rollout.finish_reason] if rollout.finish_reason else []),
         *([rollout.answer_issue] if rollout.answer_issue else []),
-        _count(len(rollout.calls), "model call"),
-        _count(rollout.num_tool_calls, "tool call"),
+        count_noun(len(rollout.calls), "model call"),
+        count_noun(rollout.num_tool_calls, "tool call"),
         f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens",
         *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else []),
         f"{rollout.duration_ms / 1000:.1f} s",
@@ -298,5 +299,5 @@ def facts(rollout: Rollout) -> Sequence[str]:
     return [clean(part) for part in parts]
 
 
-def _count(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
