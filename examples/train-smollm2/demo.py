@@ -65,7 +65,7 @@ def main() -> int:
     push(demo, "osmosis/smollm2", NAME)
     demo.run("osmosis", "train", "submit", f"configs/training/{NAME}.toml", "--yes", "--wait")
     trained = newest(demo, "train")
-    demo.run("osmosis", "train", "metrics", trained)
+    demo.run("osmosis", "train", "show", trained)
     evaluations = []
     for model in ("smollm2", trained):  # on rows that were not trained on
         push(demo, f"osmosis/{model}", NAME)

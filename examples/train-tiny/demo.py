@@ -78,7 +78,7 @@ def push(demo: Demo, model: str, config: str = "add") -> None:
     """The eval config with this model, committed and pushed."""
     demo.run("osmosis", "config", "set", config, "experiment.model_path", model)
     demo.run("git", "add", "-A")
-    subprocess.run(["git", "commit", "-q", "-m", f"Evaluate {model}"], cwd=demo.cwd, env=demo.environ, check=False)
+    demo.run("git", "commit", "-q", "--allow-empty", "-m", f"Evaluate {model}")
     demo.run("git", "push", "-q")
 
 
@@ -107,7 +107,7 @@ def main() -> int:
     demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), "--yes", "--wait")
     demo.run("osmosis", "train", "submit", CONFIG.format("training"), "--yes", "--wait")
     trained = newest(demo, "train")
-    demo.run("osmosis", "train", "metrics", trained)
+    demo.run("osmosis", "train", "show", trained)
     evaluations = []
     for model in ("tiny", trained):  # on rows that were not trained on
         push(demo, f"osmosis/{model}")
