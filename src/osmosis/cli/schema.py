@@ -33,14 +33,14 @@ from osmosis.records.run.report import Report
 
 
 class PrintedEval(EvalRunDetail):
-    """`eval info`."""
+    """`eval show` of a platform's run."""
 
     summary: RunSummary
     metrics: EvalMetrics | None
 
 
 class PrintedTraining(TrainingRunDetail):
-    """`train info`."""
+    """`train show`."""
 
     summary: RunSummary
     metrics: TrainingMetrics | None
@@ -86,7 +86,7 @@ class PrintedSecret(SecretRow):
 
 
 class PrintedWorkspace(WorkspaceRow):
-    """`workspace list`, `workspace current`."""
+    """`workspace list`, `workspace show`."""
 
     current: bool | None = None
     chosen_by: str | None = None

@@ -40,7 +40,7 @@ def find_unavailable(error: BaseException) -> DatabaseUnavailable | None:
     is_gone = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) and hasattr(orig, "sqlstate")
     if not (waited or is_locked or is_gone):
         return None
-    hint = "try again; an operator runs: osmosis platform doctor"
+    hint = "try again; an operator runs: osmosis doctor --platform"
     return DatabaseUnavailable("the platform's database does not answer", hint=hint, retry_after=RETRY_AFTER_S)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.cli.core.app import CommandGroup, find_command
+from osmosis.cli.core.old_spellings import OLD
 from osmosis.cli.main import COMMANDS, ROOT
 from osmosis.cli.schema import schema_of
 from support.command_line import run_command
@@ -44,6 +45,18 @@ GROUPS = ["", *(name for name, command in COMMANDS.items() if isinstance(command
 def test_a_command_that_a_page_names_in_a_sentence_exists(page: str) -> None:
     for words in re.findall(r"`osmosis ([a-z][a-z-]*(?: [a-z][a-z-]*)?)(?=[ `])", (TOP / page).read_text()):
         find_command(ROOT, words.split())
+
+
+GUIDES = ["README.md", "CHANGELOG.md", *(f"{top}/**/*.{end}" for top in ("docs", "examples") for end in ("md", "toml"))]
+GUIDES += ["templates/**/*.md", "templates/**/*.jinja", "templates/**/.agents/**/*.md"]
+
+
+def test_pages_and_templates_name_no_older_spelling() -> None:
+    older = "|".join(name.replace(" ", r"\s+") for name in sorted(OLD, key=len, reverse=True) if name != "validate")
+    pattern = re.compile(rf"(?:osmosis\s+|`)({older})(?![\w-])")
+    pages = [path for guide in GUIDES for path in TOP.glob(guide)]
+    found = [f"{page.relative_to(TOP)}: {name}" for page in pages for name in pattern.findall(page.read_text())]
+    assert not found
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -263,7 +263,7 @@ def show(
     return DetailResult({"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=draw)
 
 
-@app.command("schema", hidden=True)
+@app.command("schema")
 def schema(
     kind: Annotated[ConfigKind, Argument(help="Which kind of config.")] = "eval",
     write: Annotated[bool, Option(help="Update configs/*.schema.json in this workspace.")] = False,
