@@ -21,6 +21,7 @@ from osmosis.cli.core.results import NextStep, OperationResult, Result
 from osmosis.cli.main import run
 from osmosis.client import PlatformClient
 from osmosis.errors import PlatformError, UsageError, ValidationError
+from osmosis.metrics.formats import percent
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import SMOLLM2
 from osmosis.workspace.config_file import PROVIDER_KEYS, load_eval_config
@@ -190,7 +191,7 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
     if source is not None and source.commit is not None:
         with _client(demo) as client:
             client.sync.wait_for(source.commit, timeout_s=SYNC_TIMEOUT_S)
-    demo.osmosis("sync", "status", human=_sync_lines)
+    demo.osmosis("sync", "--status", human=_sync_lines)
 
 
 def _sync_lines(result: Result) -> dict[str, object]:
@@ -208,7 +209,7 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     run = result.resource
     summary = run.get("summary") or {}
     rate = summary.get("pass_rate")
-    rate_text = "no pass rate" if rate is None else f"pass rate {rate:.4f}"
+    rate_text = "no pass rate" if rate is None else f"pass rate {percent(rate)}"
     message = f"run {run.get('name')} is {run.get('status')}: {rate_text} ({choice.note})"
     exports = {} if demo.ctx.options.platform else {name: demo.environ[name] for name in _FOLDERS}
     resource: dict[str, object] = {

@@ -161,7 +161,8 @@ def _groups(report: Report) -> Iterator[Figure]:
 
 def _rollouts(report: Report) -> Iterator[Figure]:
     dataset = f" of {report.dataset_rows:,}" if report.dataset_rows not in (None, report.rows) else ""
-    of = f"of {report.total:,}: {report.rows:,}{dataset} rows x {report.attempts}"
+    rows = f"{report.rows:,}{dataset} row" + "s" * (report.rows != 1)
+    of = f"of {report.total:,}: {rows} x {report.attempts}"
     yield Figure("completed", "rollouts", report.completed, "count", None, of, "Rollouts with any outcome.")
     help_text = "The percentage of rollouts that have a score."
     yield Figure("coverage", "coverage", report.coverage, "share", None, "with a score", help_text)

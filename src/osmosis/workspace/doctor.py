@@ -176,12 +176,12 @@ def _disk(environ: Mapping[str, str]) -> list[Problem]:
 def training(environ: Mapping[str, str]) -> tuple[bool, str]:
     if machine_facts.find_python(machine_facts.TRAINER_PYTHON, environ) is None:
         needed = ".".join(map(str, machine_facts.TRAINER_PYTHON))
-        return False, f"a platform on this machine cannot train: there is no Python {needed} or newer"
+        return False, f"impossible on this machine: there is no Python {needed} or newer"
     gpus = machine_facts.list_gpus(environ)
     if not gpus:
-        return True, "a platform on this machine can train small models: it has no NVIDIA GPU"
+        return True, "small models only: this machine has no NVIDIA GPU"
     first = f"{gpus[0].name}, {gpus[0].memory_bytes / 1e9:.0f} GB"
-    return True, f"a platform on this machine can train: {len(gpus)} x {first}"
+    return True, f"possible on this machine: {len(gpus)} x {first}"
 
 
 def _training(environ: Mapping[str, str]) -> list[Problem]:
