@@ -350,7 +350,7 @@ def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags,
 
 def results_of(rollouts: list[Rollout]) -> JsonObject:
     ordered = sorted(rollouts, key=lambda rollout: rollout.place)
-    passed = sum(rollout.failure is None for rollout in ordered)
+    passed = sum(rollout.first_failure is None for rollout in ordered)
     values: dict[str, list[float]] = {}
     for rollout in ordered:
         for name, score in rollout.scores.items():
@@ -373,8 +373,8 @@ def _result_of(rollout: Rollout) -> dict[str, object]:
     usage = rollout.usage
     return {
         "row_index": rollout.row_index,
-        "success": rollout.failure is None,
-        "error": rollout.failure.message if rollout.failure else None,
+        "success": (failure := rollout.first_failure) is None,
+        "error": failure.message if failure else None,
         "duration_ms": rollout.duration_ms,
         "token_usage": {
             "prompt_tokens": usage.prompt_tokens,
@@ -412,7 +412,8 @@ class RowLines(Watcher):
             (self.folder / f"row-{rollout.row_index}.json").write_text(text, encoding="utf-8")
         if self.quiet or self.output.mode is Mode.JSON:
             return
-        good = rollout.failure is None
+        failure = rollout.first_failure
+        good = failure is None
         head = f"[{len(self.results)}/{self.total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
         if self.whole and self.output.mode is Mode.RICH:
             console = self.output.console(stderr=True)
@@ -422,8 +423,8 @@ class RowLines(Watcher):
         scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
         tokens = format_tokens(rollout.usage.total_tokens)
         line = f"{head} ({duration(rollout.duration_ms)}, {tokens} tokens{scored})"
-        if rollout.failure is not None:
-            line += f" - {' '.join(rollout.failure.message.split())[:160]}"
+        if failure is not None:
+            line += f" - {' '.join(failure.message.split())[:160]}"
         if self.output.mode is Mode.PLAIN:
             self.output.stream({}, line)
         else:

@@ -227,10 +227,11 @@ def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def _of_comparison(comparison: Comparison) -> Iterator[Figure]:
-    only = f"only A {comparison.only_a:,}, only B {comparison.only_b:,}"
+    only = f"; scored in A alone {comparison.only_a:,}, in B alone {comparison.only_b:,}"
     wins, losses = (sum(sign * b > sign * a for _, a, b in comparison.by_row) for sign in (1, -1))
     ties = len(comparison.by_row) - wins - losses
-    rows = f"on {comparison.rows:,} rows ({only}): B wins {wins:,}, loses {losses:,}, ties {ties:,}"
+    rows = f"on {comparison.rows:,} rows: B wins {wins:,}, loses {losses:,}, ties {ties:,}"
+    rows += only if comparison.only_a or comparison.only_b else ""
     help_text = "Attempts that both runs have a score for; the means are of all attempts at a row."
     yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text)
     yield Figure("mean_a", "mean of A", comparison.mean_a, help="Over rows.")
@@ -257,6 +258,7 @@ def _of_comparison(comparison: Comparison) -> Iterator[Figure]:
         label = "difference with failures as 0"
         help_text = "B minus A over all pairs that both ran."
         interval, change = comparison.interval_failures_0, comparison.difference_failures_0
+        detail += f"; both intervals hold in {200 * interval.level - 100:.3g} %" if interval else ""
         yield Figure("difference_failures_0", label, change, "difference", interval, detail, help_text)
     help_text = "Pairs that pass in B alone, and in A alone."
     flips = f"{comparison.gained:,} gained, {comparison.lost:,} lost"

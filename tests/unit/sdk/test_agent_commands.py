@@ -123,6 +123,19 @@ def test_rows_run_and_failures_have_reasons(
     assert sorted(line["row"] for line in traces) == [0, 1, 2, 3]
 
 
+def test_a_row_whose_grader_raises_did_not_end_well(
+    folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / f"{name_of(request)}_scores.py").write_text(
+        "def f(solution_str, ground_truth, extra_info=None):\n    1 / 0\n"
+    )
+    words = ["test", "-m", f"{name_of(request)}:loop", "-d", "rows.jsonl", "--model", "offline/calculator"]
+    assert run(folder, *words, "--limit", "1", "--eval-fn", f"{name_of(request)}_scores:f") == 1
+    data = shown(capsys)
+    assert (data["summary"]["passed"], data["summary"]["failed"]) == (0, 1)
+    assert "division by zero" in data["results"][0]["error"]
+
+
 def test_an_agent_that_exits_fails_its_row_only(
     folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

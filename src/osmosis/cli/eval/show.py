@@ -59,7 +59,7 @@ def judge(run: StoredRun, rollout: Rollout) -> tuple[float | None, Outcome]:
 def _build_line(run: StoredRun, rollout: Rollout, row: Row | None) -> JsonObject:
     value, outcome = judge(run, rollout)
     score = rollout.scores.get(run.primary or "") or next(iter(rollout.scores.values()), None)
-    failure = rollout.failure or next((score.failure for score in rollout.scores.values() if score.failure), None)
+    failure = rollout.first_failure
     expected = row.ground_truth if row is not None and is_same_row(row, rollout) else None
     reason = score.reason if score is not None else None
     return {

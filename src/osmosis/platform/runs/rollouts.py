@@ -70,16 +70,9 @@ def columns_of(rollout: Rollout) -> dict[str, object]:
         "reward": first.value if first and rollout.status is RolloutStatus.SUCCESS else None,
         "tokens": rollout.usage.total_tokens,
         "duration_ms": rollout.duration_ms,
-        "failure_category": _category(rollout),
+        "failure_category": failure.category.value if (failure := rollout.first_failure) else None,
         "body": body,
     }
-
-
-def _category(rollout: Rollout) -> str | None:
-    if rollout.failure is not None:
-        return rollout.failure.category.value
-    failed = next((score.failure for score in rollout.scores.values() if score.failure), None)
-    return failed.category.value if failed else None
 
 
 def list_keys(session: Session, run_id: str, *, rows: tuple[int, int] | None = None) -> list[Key]:

@@ -275,6 +275,10 @@ class Rollout(Record):
         return (self.row_index, self.attempt)
 
     @property
+    def first_failure(self) -> Failure | None:
+        return self.failure or next((score.failure for score in self.scores.values() if score.failure), None)
+
+    @property
     def user_usage(self) -> Usage | None:
         """Return tokens and cost of its simulated users, apart from the agent's; None without one."""
         prompt, completion, cost = (self.metrics.get(name) for name in USER_METRICS)
