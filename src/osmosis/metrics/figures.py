@@ -116,8 +116,8 @@ def _over_rows(estimate: PassAtK | Reduced, report: Report) -> str:
 def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
     for name in ("std", "min", "median", "max"):
         if (value := getattr(score, name)) is not None:
-            deviation = "Standard deviation of the population, failures as 0."
-            yield Figure(name, name, value, help=deviation if name == "std" else "Failures as 0.")
+            about = "Standard deviation of the population." if name == "std" else ""
+            yield Figure(name, name, value, detail="failures as 0" if score.failed else "", help=about)
 
 
 def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:

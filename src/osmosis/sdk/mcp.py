@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
@@ -53,6 +53,8 @@ class McpTools:
         self._log: IO[str] | None = None
 
     async def __aenter__(self) -> McpTools:
+        with suppress(Exception):  # `_open` says what is missing
+            await asyncio.to_thread(importlib.import_module, "fastmcp.client")  # takes seconds, of the event loop else
         client = self._open()
         try:
             await asyncio.wait_for(client.__aenter__(), START_TIMEOUT_S)
