@@ -265,7 +265,7 @@ def _of_comparison(comparison: Comparison) -> Iterator[Figure]:
     yield Figure("flips", "flips", comparison.gained + comparison.lost, "count", None, flips, help_text)
     help_text = "How likely a difference this large is by chance, by row, two-sided (docs/statistics.md)."
     yield Figure("p_value", "p", comparison.p_value, "p", None, "chance of such a difference", help_text)
-    if comparison.p_value_flips != comparison.p_value:
+    if comparison.p_value not in (None, comparison.p_value_flips):
         help_text = "The same of the pass rates: for one attempt a row it is McNemar's mid-p test."
         yield Figure("p_value_flips", "p of flips", comparison.p_value_flips, "p", help=help_text)
     if comparison.rows_differ:

@@ -71,7 +71,8 @@ def doctor(
     problems.sort(key=lambda p: ("error", "warning", "info").index(p.severity))
     data = _data(workspace, source, problems, platform_facts)
     data |= {"required_paths": [*FOLDERS, *FILES], "fixed": fixed, "imports_checked": imports}
-    steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []
+    again = workspace is not None and not imports
+    steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if again else []
     if not fix and any("doctor --fix" in p.fix for p in problems):
         steps.insert(0, NextStep("fix what can be fixed automatically", command="osmosis doctor --fix"))
     draw, code = partial(_draw, data=data, problems=problems), int(any(p.severity == "error" for p in problems))
