@@ -22,6 +22,11 @@ class OsmosisError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def __notes__(self) -> list[str]:
+        """Return what a traceback shows below the message, from Python 3.11 on."""
+        return [f"try: {self.hint}"] if self.hint else []
+
     def to_wire(self) -> dict[str, Any]:
         """Return the HTTP error body: `error` and `message` have the same text, details are beside them."""
         body: dict[str, Any] = {**self.details, "error": self.message, "message": self.message}

@@ -110,6 +110,14 @@ def test_wrong_answers_come_with_question_expected_answer_and_reason(project: Pa
     assert "outcome" in listed.lower()
 
 
+def test_the_list_without_a_platform_is_of_this_machine_by_tag_too(project: Path) -> None:
+    assert go(project, "eval edit night --tag weekly --json").code == 0
+    assert [row["name"] for row in json.loads(go(project, "eval list --tag weekly --json").out)["items"]] == ["night"]
+    assert json.loads(go(project, "eval list --local --tag other --json").out)["items"] == []
+    (project / "elsewhere").mkdir()
+    assert "no runs on this machine; not logged in" in go(project / "elsewhere", "eval list").err
+
+
 def test_one_rollout_with_row_traceback_and_reason(project: Path) -> None:
     failed = data(go(project, "eval show night 1 --json"))
     assert failed["row"] == {"user_prompt": "What is 3 * 4?", "ground_truth": "12"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+
 import pytest
 
 from osmosis import errors
@@ -51,3 +54,8 @@ def test_plain_issue_strings_are_kept() -> None:
     arrived = errors.from_wire(400, {"message": "bad", "issues": ["n: too big"]})
     assert isinstance(arrived, errors.ValidationError)
     assert arrived.issues == [{"key": "", "message": "n: too big"}]
+
+
+def test_a_traceback_shows_the_hint() -> None:
+    shown = "".join(traceback.format_exception(errors.NotFound("no class Sqll", hint="did you mean Sql?")))
+    assert sys.version_info < (3, 11) or shown.rstrip().endswith("no class Sqll\ntry: did you mean Sql?")

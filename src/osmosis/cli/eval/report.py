@@ -15,7 +15,7 @@ from osmosis.engine.output import report_files
 from osmosis.engine.output.results_json import check_output, config_part, summary_part
 from osmosis.errors import UsageError
 from osmosis.local.quarantine_file import file_around, judged_by, read
-from osmosis.local.run import regrouped, stored_report, summary_of
+from osmosis.local.run import marks_of, regrouped, stored_report, summary_of
 from osmosis.local.run_options import run_folder, runs_folder
 from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.figures import Judged
@@ -112,9 +112,11 @@ def _lines(path: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: source.read(1 << 20), b""))
 
 
-def list_local_runs(ctx: AppContext) -> ListResult:
+def list_local_runs(ctx: AppContext, tag: str | None = None) -> ListResult:
     rows = []
     for path in sorted(runs_folder(ctx.cwd).glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True):
+        if tag is not None and tag not in marks_of(path.parent).tags:
+            continue
         journal = Journal(path.parent)
         run = journal.run()
         stored = stored_report(journal)
@@ -138,7 +140,8 @@ def list_local_runs(ctx: AppContext) -> ListResult:
         Column("pass_rate", "Pass", "right", show=percent),
         Column("created_at", "Created", show=when, wide=True),
     ]
-    return ListResult(rows, columns, empty="no local runs yet: osmosis eval -m module:agent -d data.jsonl ...")
+    empty = f"no local run has the tag {tag}" if tag else "no local runs yet: osmosis eval -m module:agent -d FILE"
+    return ListResult(rows, columns, empty=empty)
 
 
 def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:

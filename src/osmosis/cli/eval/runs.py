@@ -132,17 +132,20 @@ class RunCommands:
     ) -> results.ListResult:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
-            return list_local(ctx)
+            return list_local(ctx, tag)
         empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun} submit CONFIG"
         try:
             result = list_result(
                 ctx, lambda client: client.runs(self.kind).tagged(tag), COLUMNS[self.kind], paging, empty=empty
             )
         except OsmosisError as error:
-            if (tag or ctx.options.platform or ctx.options.workspace) or not (self.has_local and _has_local_runs(ctx)):
+            if ctx.options.platform or ctx.options.workspace or not self.has_local:
+                raise
+            if not _has_local_runs(ctx):
+                error.message = f"no runs on this machine; {error.message}"
                 raise
             ctx.output.say(f"the runs of this machine ({error.message})", style="dim")
-            return list_local(ctx)
+            return list_local(ctx, tag)
         if self.has_local and _has_local_runs(ctx):
             result.next_steps.append(results.NextStep("runs of this machine", command="osmosis eval list --local"))
         return result
@@ -362,10 +365,10 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     return result
 
 
-def list_local(ctx: AppContext) -> results.ListResult:
+def list_local(ctx: AppContext, tag: str | None = None) -> results.ListResult:
     from osmosis.cli.eval.report import list_local_runs  # brings the journal, which no run of a platform has
 
-    return list_local_runs(ctx)
+    return list_local_runs(ctx, tag)
 
 
 def _has_local_runs(ctx: AppContext) -> bool:
