@@ -95,7 +95,10 @@ def test_a_comparison_is_a_list_of_figures_too():
     assert (shown["mean_a"].text, shown["mean_b"].text, shown["difference"].text) == ("0.500", "0.750", "+0.250")
     assert shown["difference"].detail == "too few rows to tell"
     assert shown["flips"].detail == "2 gained, 1 lost"
-    assert shown["difference_failures_0"].detail == "failed: 1 in A, 0 in B; both intervals hold in 95 %"
+    assert shown["difference_failures_0"].detail == "failed: 1 in A, 0 in B"
+    more = compare(side([0] * 9 + [None]), side([1] * 10), threshold=1.0)
+    detail = next(figure.detail for figure in comparison_figures(more) if figure.name == "difference_failures_0")
+    assert detail == "failed: 1 in A, 0 in B; both intervals hold in 95 %"
     assert shown["pairs"].detail.endswith("; scored in A alone 0, in B alone 1")
     assert comparison_line(found).startswith("0.750 vs 0.500, difference +0.250, too few rows")
     assert "flips 3 2 gained, 1 lost" in drawn(figure_table("f", list(comparison_figures(found))))
