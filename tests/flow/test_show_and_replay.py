@@ -118,6 +118,29 @@ def test_the_list_without_a_platform_is_of_this_machine_by_tag_too(project: Path
     assert "no runs on this machine; not logged in" in go(project / "elsewhere", "eval list").err
 
 
+LEAVES_FILES = """
+from osmosis import AgentWorkflow, Grader
+
+class Leaves(AgentWorkflow):
+    async def run(self, ctx):
+        (ctx.artifacts_dir / "note.txt").write_text("left")
+        return [*ctx.prompt, {"role": "assistant", "content": "done"}]
+
+class Half(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(0.5, parts={"form": 1.0, "sense": 0.0})
+"""
+
+
+def test_files_of_a_rollout_stand_in_its_run_and_parts_have_means(project: Path) -> None:
+    (project / "leaves_files.py").write_text(LEAVES_FILES)
+    go(project, "eval -m leaves_files:Leaves -d rows.jsonl --model offline/echo --name files -q")
+    folder = Path(str(data(go(project, "eval show files 1 --json"))["artifacts"]))
+    assert (folder / "note.txt").read_text() == "left"
+    assert folder.is_relative_to(project / ".osmosis/runs/files")
+    assert "parts of reward on average: form 1, sense 0" in go(project, "eval show files").out
+
+
 def test_one_rollout_with_row_traceback_and_reason(project: Path) -> None:
     failed = data(go(project, "eval show night 1 --json"))
     assert failed["row"] == {"user_prompt": "What is 3 * 4?", "ground_truth": "12"}

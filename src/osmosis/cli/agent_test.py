@@ -38,7 +38,7 @@ from osmosis.metrics.formats import duration
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Category, Message, Rollout, Score
+from osmosis.records.run.rollout import Category, Message, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import trace_folder
 from osmosis.sdk.foreign import is_foreign
@@ -335,7 +335,8 @@ def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags,
     finally:
         # Interrupted or not: what was run is written.
         if results and target is not None:
-            write_results(target, results)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, json.dumps(results_of(results), ensure_ascii=False, indent=2) + "\n")
     data_of = results_of(results)
     code = 1 if (data_of["summary"]["failed"] + facts.selected - len(results)) else 0
     if flags.quiet and ctx.mode is not Mode.JSON:
@@ -388,11 +389,6 @@ def _result_of(rollout: Rollout) -> dict[str, object]:
     }
 
 
-def write_results(path: Path, rollouts: list[Rollout]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n")
-
-
 @dataclass
 class RowLines(Watcher):
     output: Output
@@ -420,7 +416,8 @@ class RowLines(Watcher):
             print_text(console, head, "bold green" if good else "bold red")
             draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
             return
-        scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
+        values = {name: f"{score.value:g}" for name, score in rollout.scores.items() if score.value is not None}
+        scored = "".join(f", {clean(name)} {values.get(name, 'failed')}" for name in rollout.scores)
         tokens = format_tokens(rollout.usage.total_tokens)
         line = f"{head} ({duration(rollout.duration_ms)}, {tokens} tokens{scored})"
         if failure is not None:
@@ -440,10 +437,6 @@ class RowLines(Watcher):
 
     def finished(self, report: Report) -> None:
         self.stopped = getattr(report, "stopped", None)
-
-
-def _score(score: Score) -> str:
-    return "failed" if score.failure is not None else f"{score.value:g}" if score.value is not None else "none"
 
 
 def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:

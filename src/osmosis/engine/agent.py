@@ -154,6 +154,7 @@ class WorkflowAgent:
     backend: LocalBackend
     plan: EvalPlan
     endpoints: Endpoints | None = None
+    artifacts: Path | None = None
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         def on_state(state: RolloutState) -> None:
@@ -173,6 +174,7 @@ class WorkflowAgent:
                 chat_completions_url=url,
                 api_key=key,
                 grader_timeout_s=self.plan.timeouts.score_s,
+                artifact_root=self.artifacts,
             )
             done = await self.backend.run(attempt, ask=model.ask, on_state=on_state)
         model.queued_ms += done.queue_ms

@@ -24,6 +24,7 @@ from osmosis.records.run.rollout import LARGEST_SCORE, CallTokens, Category, Fai
 from osmosis.records.run.rows import DerivedKeys, Key
 
 SCHEMA = 1
+ARTIFACTS = "artifacts"  # folder of a run, and of a rollout in it
 
 
 class RunFolder:

@@ -36,9 +36,9 @@ class LoadedAgent:
             return "agent loop"
         return "workflow and grader" if self.graded else "workflow"
 
-    def bind(self, plan: EvalPlan, *, endpoints: Endpoints | None = None) -> Agent:
+    def bind(self, plan: EvalPlan, *, endpoints: Endpoints | None = None, artifacts: Path | None = None) -> Agent:
         if self.backend is not None:
-            return WorkflowAgent(self.backend, plan, endpoints)
+            return WorkflowAgent(self.backend, plan, endpoints, artifacts)
         assert self.loop is not None
         return LoopAgent(self.loop, plan)
 

@@ -18,7 +18,7 @@ RETRYABLE = frozenset(
 
 HINTS = {
     Category.AUTH: "check the key: --api-key-env, or api_key_env in a config, names the variable that holds it",
-    Category.MODEL_NOT_FOUND: "unknown to the endpoint: check --model and --base-url, or model_path and base_url",
+    Category.MODEL_NOT_FOUND: "check --model and --base-url (in a config: model_path, base_url); most end in /v1",
     Category.CONNECTION: "check that the endpoint is running and that --base-url, or base_url in a config, is right",
     Category.CONTEXT_LENGTH: "shorten the conversation or lower --max-tokens",
     Category.BAD_REQUEST: "the endpoint rejected the request: check the message above and the sampling parameters",

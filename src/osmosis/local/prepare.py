@@ -28,10 +28,10 @@ def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     if options.regrade is not None:
         folder = options.folder(plan)
         if folder is None or not (journal := Journal(folder)).exists:
-            raise NotFound(f"there is no run {plan.name}", hint="use the name of a local run")
+            raise NotFound(f"there is no run {plan.name}", hint="osmosis eval list")
         if not plan.score_fns:
             message = "this run has only the grader's rewards, which cannot be scored again"
-            raise UsageError(message, hint="give --eval-fn module:function")
+            raise UsageError(message, hint="--eval-fn module:function, or: osmosis eval resume NAME --retry-failed")
         scorers = _scorers(plan, options)
         selected, dataset = SelectedRows(), options.dataset(plan)
         facts = scan_dataset(dataset, plan.selection, rows=selected)

@@ -13,7 +13,7 @@ from osmosis.bridges.export_stream import stored_run
 from osmosis.datasets.scan import DatasetFacts, read_rows
 from osmosis.engine.agent import Agent, LoopAgent, RecordedRollouts
 from osmosis.engine.evaluate import Evaluation, Observer
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import ARTIFACTS, Journal
 from osmosis.engine.limits import START, Limiter
 from osmosis.engine.load_agent import LoadedAgent, agent_of, close_scorers, load_agent, load_grading
 from osmosis.engine.provenance import AgentFiles, folder_files
@@ -56,7 +56,7 @@ class RolloutSource:
         return bounds_of(self.agent.backend.grader) if self.agent is not None and self.agent.backend else None
 
     @asynccontextmanager
-    async def open(self, plan: EvalPlan, model: Model) -> AsyncIterator[Agent]:
+    async def open(self, plan: EvalPlan, model: Model, artifacts: Path | None = None) -> AsyncIterator[Agent]:
         if self.kind == "mcp":
             from osmosis.sdk.mcp import mcp_agent  # hosts and tool loops: only an MCP folder or URL needs them
 
@@ -74,10 +74,11 @@ class RolloutSource:
                     from osmosis.serve.client.program_agent import GradedProgram, ProgramAgent
 
                     program = ProgramAgent(plan, proxy, self.base_dir, self.environ)
-                    yield program if self.agent is None else GradedProgram(program, self.agent.bind(plan))
+                    graders = None if self.agent is None else self.agent.bind(plan, artifacts=artifacts)
+                    yield program if graders is None else GradedProgram(program, graders)
                     return
                 if self.agent is not None:
-                    yield self.agent.bind(plan, endpoints=proxy)
+                    yield self.agent.bind(plan, endpoints=proxy, artifacts=artifacts)
                     return
                 if self.kind == "entrypoint":
                     async with (
@@ -212,7 +213,8 @@ class PreparedRun:
 
     def open_agent(self, model: Model) -> AbstractAsyncContextManager[Agent]:
         assert self.source is not None
-        return self.source.open(self.plan, model)
+        folder = self.options.folder(self.plan)
+        return self.source.open(self.plan, model, None if folder is None else folder / ARTIFACTS)
 
     @property
     def in_workers(self) -> bool:

@@ -143,7 +143,7 @@ def run_folder(name: str, cwd: Path) -> Path:
         return runs / full
     names = [path.parent.name for path in stored]
     listed = f"; existing: {', '.join(names[-8:])}" if names else ""
-    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="use the name of a local run")
+    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="osmosis eval list" if names else None)
 
 
 def generated_name(agent: str, dataset: str) -> str:

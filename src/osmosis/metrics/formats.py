@@ -39,8 +39,8 @@ def count(value: float | None) -> str:
 def dollars(value: float | None) -> str:
     if value is None:
         return "unknown"
-    if value == 0:
-        return "$0"
+    if value < 0.0001:
+        return "$0" if value == 0 else "< $0.0001"
     return f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
 
 

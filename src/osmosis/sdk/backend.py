@@ -65,6 +65,7 @@ class WorkflowTask:
     agent_timeout_s: float | None = None
     grader_timeout_s: float | None = None
     grade: bool = True
+    artifact_root: Path | None = None  # in place of the backend's
 
     @classmethod
     def from_init(cls, init: RolloutInit) -> "WorkflowTask":
@@ -311,7 +312,7 @@ class LocalBackend:
     def _artifacts(self, task: WorkflowTask) -> Path | None:
         if not task.rollout_id:
             return None
-        return self.artifact_root / check_rollout_id(task.rollout_id) / "artifacts"
+        return (task.artifact_root or self.artifact_root) / check_rollout_id(task.rollout_id) / "artifacts"
 
 
 class FinishedProgram(AgentWorkflow[object]):

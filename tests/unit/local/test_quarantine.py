@@ -138,7 +138,7 @@ def test_a_report_shows_every_row_and_what_decides(folder: Path) -> None:
     data = go(folder, "eval", "report", "after").json["data"]
     assert data["quarantine"]["without"]["pass_rate"] == 0.6
     assert [one["key"] for one in data["quarantine"]["rows"]] == ["q-0", "q-1"]
-    assert "without them: reward mean 0.600, pass rate 0.600" in run_command("eval", "report", "after", cwd=folder).out
+    assert "without them: reward 0.600, pass rate 60.0 %" in run_command("eval", "report", "after", cwd=folder).out
     suite = ET.fromstring(run_command("eval", "report", "after", "--junit", "-o", "-", cwd=folder).out).find(
         "testsuite"
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Column as TableColumn, Table
 from rich.text import Text
 
-from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, Result, clean, pick
+from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, Result, clean, pick, when
 from osmosis.records.run.status import ended_by_limit
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _fill_pairs(grid: Table, data: Mapping[str, object], indent: int) -> None:
             if len(value) > MAX_ENTRIES:
                 grid.add_row("", f"and {len(value) - MAX_ENTRIES} more")
         else:
-            grid.add_row(Text(name), Text(clean(value)))
+            grid.add_row(Text(name), Text(clean(when(value) if str(key).endswith("_at") else value)))
 
 
 # -- figures of a run, local and platform alike ----------------------------------------------------------------------

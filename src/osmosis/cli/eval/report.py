@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from rich.console import Console
@@ -87,11 +88,17 @@ def _build_result(journal: Journal, plan: EvalPlan, report: Report, counted: Jud
     notes = list(counted.met.lines)
     without = counted.report.primary
     if counted.met.held and without is not None:
-        notes.append(f"without {'it' if len(counted.met.keys) == 1 else 'them'}: {_first(without)}")
+        them = "it" if len(counted.met.keys) == 1 else "them"
+        notes.append(f"without {them}: {without.name} {number(without.mean)}, pass rate {percent(without.pass_rate)}")
     labels = keep_newest(AnnotationFile(journal.folder).read())
     means = powered_means(labels, journal.lines(), plan.score_bounds) if labels else {}
     notes += [mean.line(score) for score, mean in means.items()]
+    parts = _mean_parts(journal)
+    for score, by_part in parts.items():
+        listed = ", ".join(f"{part} {number(value)}" for part, value in by_part.items())
+        notes.append(f"parts of {score} on average: {listed}")
     data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(report, plan)}
+    data["parts"] = parts
     data["by_people"] = {score: mean.to_dict() for score, mean in means.items()}
     return DetailResult(
         {**data, "quarantine": counted.to_dict()},
@@ -100,9 +107,13 @@ def _build_result(journal: Journal, plan: EvalPlan, report: Report, counted: Jud
     )
 
 
-def _first(score: ScoreReport) -> str:
-    pairs = (("mean", score.mean), ("pass rate", score.pass_rate))
-    return f"{score.name} " + ", ".join(f"{name} {value:.3f}" for name, value in pairs if value is not None)
+def _mean_parts(journal: Journal) -> dict[str, dict[str, float]]:
+    values: dict[str, dict[str, list[float]]] = {}
+    for line in journal.lines():
+        for name, score in (line.get("scores") or {}).items():
+            for part, value in (score.get("parts") or {}).items():
+                values.setdefault(name, {}).setdefault(part, []).append(value)
+    return {name: {part: fmean(numbers) for part, numbers in parts.items()} for name, parts in values.items()}
 
 
 def _lines(path: Path) -> int:

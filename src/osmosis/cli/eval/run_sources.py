@@ -10,7 +10,7 @@ from osmosis.cli.core.context import AppContext
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.agent import RecordedRollouts
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import ARTIFACTS, Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report
 from osmosis.local.run_options import run_folder
@@ -50,10 +50,10 @@ class RunFinder:
                 client.evals.get(name)
             except NotFound as there:
                 message = f"{here.message}, nor an evaluation of that name on the platform"
-                raise NotFound(message, hint=f"{here.hint}, or one of: osmosis eval list") from there
+                raise NotFound(message, hint="osmosis eval list") from there
             except OsmosisError as silent:  # not logged in, no workspace, nobody answers
                 message = f"{here.message}; nor could the platform be asked: {silent.message}"
-                raise NotFound(message, hint=silent.hint or here.hint) from silent
+                raise NotFound(message, hint=here.hint or silent.hint) from silent
             return of_platform(client, name)
         return of_folder(folder)
 
@@ -124,6 +124,10 @@ class LocalRun:
             if (line["row_index"], line["attempt"]) == (row, attempt):
                 return Rollout.model_validate(line)
         raise NotFound(f"run {self.name} has no rollout {row}/{attempt}", hint=f"osmosis eval show {self.name}")
+
+    def artifacts(self, rollout: Rollout) -> str | None:
+        folder = self.journal.folder / ARTIFACTS / rollout.rollout_id / ARTIFACTS
+        return str(folder) if folder.is_dir() else None
 
     def rows(self, indices: Collection[int]) -> dict[int, Row]:
         base = (self.journal.run().get("local") or {}).get("base_dir")

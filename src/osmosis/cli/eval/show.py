@@ -15,9 +15,10 @@ from osmosis.cli.core.output import Mode
 from osmosis.cli.core.render import draw_list, failure_kind, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, build_columns, clean
 from osmosis.cli.eval.report import GroupBy, Html, Junit, Md, Reduce, ReportFile, report
-from osmosis.cli.eval.run_sources import RunFinder, StoredRun, find_row, is_same_row, open_run
+from osmosis.cli.eval.run_sources import LocalRun, RunFinder, StoredRun, find_row, is_same_row, open_run
 from osmosis.cli.eval.runs import run_info
 from osmosis.errors import UsageError
+from osmosis.metrics.formats import dollars
 from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Score, get_reasoning, list_images, list_sources
 from osmosis.records.run.rows import Row
 from osmosis.sdk.chat import text_of
@@ -163,15 +164,18 @@ def show(
         stored = open_run(runs, run)
         rollout = stored.find(selector.row, selector.attempt)
         row = find_row(stored, rollout)
+    artifacts = stored.artifacts(rollout) if isinstance(stored, LocalRun) else None
     head = f"{run} row {rollout.row_index} attempt {rollout.attempt}, {stored.where}"
 
     def draw(console: Console) -> None:
         print_text(console, head, "bold")
         draw_rollout(console, rollout, expected=row.ground_truth if row else None, whole=whole)
+        if artifacts is not None:
+            print_text(console, f"artifacts  {artifacts}")
 
     again = f"osmosis rollout replay {run} {RolloutPlace(*rollout.place)}"
     steps = [NextStep("run it again with the recorded answers", command=again)]
-    data = {"run": run, "rollout": rollout.to_dict(), "row": row.data if row else None}
+    data = {"run": run, "rollout": rollout.to_dict(), "row": row.data if row else None, "artifacts": artifacts}
     return DetailResult(data, human=draw, next_steps=steps)
 
 
@@ -293,7 +297,7 @@ def facts(rollout: Rollout) -> Sequence[str]:
         count_noun(len(rollout.calls), "model call"),
         count_noun(rollout.num_tool_calls, "tool call"),
         f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens",
-        *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else []),
+        *([dollars(usage.cost_usd)] if usage.cost_usd else []),
         f"{rollout.duration_ms / 1000:.1f} s",
     ]
     return [clean(part) for part in parts]

@@ -11,6 +11,7 @@ from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import UsageError, ValidationError
+from osmosis.metrics.formats import number
 from osmosis.records.api.accounts import AuditRow, NewPerson, Quota, QuotaUse
 from osmosis.records.config.worker import check_size, megabytes
 
@@ -204,23 +205,19 @@ def _shown_quota(use: QuotaUse) -> ListResult:
         "runs": "runs in flight",
         "rollouts": "rollouts in flight",
         "cpus": "cpus in use",
-        "memory_mb": "MB of memory in use",
+        "memory_mb": "memory in use, MB",
         "gpus": "gpus in use",
         "datasets": "datasets",
-        "bytes": "bytes",
+        "bytes": "storage, bytes",
     }
     items = [
         {"name": key, "about": text, "used": getattr(use.used, key), "limit": getattr(use.limits, key)}
         for key, text in about.items()
     ]
     columns = [
-        *build_columns("about=What", ">used=Used"),
-        Column(
-            "limit",
-            "Limit",
-            justify="right",
-            show=lambda v: "none" if v is None else f"{v:g}" if isinstance(v, float) else str(v),
-        ),
+        *build_columns("about=What"),
+        Column("used", "Used", justify="right", show=number),
+        Column("limit", "Limit", justify="right", show=lambda v: "none" if v is None else number(v)),
     ]
     return ListResult(items, columns)
 
