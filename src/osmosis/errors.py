@@ -23,7 +23,7 @@ class OsmosisError(Exception):
         return self.message
 
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # what `add_note` adds is not kept
         """Return what a traceback shows below the message, from Python 3.11 on."""
         return [f"try: {self.hint}"] if self.hint else []
 
