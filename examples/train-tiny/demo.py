@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from osmosis.workspace.git import identity_options
+
 HERE = Path(__file__).parent
 OSMOSIS = Path(sys.executable).with_name("osmosis")
 CONFIG = "configs/{}/add.toml"
@@ -78,7 +80,7 @@ def push(demo: Demo, model: str, config: str = "add") -> None:
     """The eval config with this model, committed and pushed."""
     demo.run("osmosis", "config", "set", config, "experiment.model_path", model)
     demo.run("git", "add", "-A")
-    demo.run("git", "commit", "-q", "--allow-empty", "-m", f"Evaluate {model}")
+    demo.run("git", *identity_options(demo.cwd), "commit", "-q", "--allow-empty", "-m", f"Evaluate {model}")
     demo.run("git", "push", "-q")
 
 

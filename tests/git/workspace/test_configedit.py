@@ -93,6 +93,8 @@ def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
             "n = 3                    # three is enough", "n = 2"
         ),
     )
+    commented = TEXT.replace("n = 3                    # three is enough", '# n = 3\n\n# [env]\n# LEVEL = "x"')
+    assert '[evaluation]\ngroup_by = ["kind"]\n' in _set(folder, commented)
     assert 'required = ["A", "B"]' in set_in(folder, "secrets.required", '["A", "B"]')
 
 

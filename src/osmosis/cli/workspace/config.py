@@ -93,6 +93,8 @@ def _add(table: Any, name: str, value: object) -> None:
     keys = [key for key, _ in table.value.body if key is not None] if isinstance(table, Table) else []
     if keys:
         table.value._insert_after(keys[-1], name, tomlkit.item(value))
+    elif isinstance(table, Table) and table.value.body:  # comments alone, the last of which may be of another table
+        table.value._insert_at(0, name, tomlkit.item(value))
     else:
         table[name] = value
 
