@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,6 +101,9 @@ def osmosis_run(request: pytest.FixtureRequest) -> Run:
     mark = request.node.get_closest_marker(_MARK)
     if mark is None or mark.args:
         pytest.fail("osmosis_run needs @pytest.mark.osmosis(agent=..., dataset=..., model=...)", pytrace=False)
+    for name in mark.kwargs.keys() - _bar_names():
+        if near := get_close_matches(name, _bar_names(), 1, 0.9):
+            pytest.fail(f"the marker osmosis has no keyword {name}; did you mean {near[0]}?", pytrace=False)
     options = {key: value for key, value in mark.kwargs.items() if key not in _bar_names()}
     config = request.config
     options.setdefault("base_dir", config.rootpath)
@@ -111,7 +115,7 @@ def osmosis_run(request: pytest.FixtureRequest) -> Run:
         run: Run = osmosis.evaluate(**options)
     except osmosis.OsmosisError as error:
         hint = f"\n  try: {error.hint}" if error.hint else ""
-        pytest.fail(f"osmosis: {error.message}{hint}", pytrace=False)
+        raise pytest.fail.Exception(f"osmosis: {error.message}{hint}", pytrace=False) from None
     request.node.stash[_RUN] = run
     request.node.user_properties += _figures(run)
     return run
@@ -130,7 +134,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             item.user_properties.append((f"{_PROPERTY}quarantine", "; ".join(judged.met.lines)))
         missed = bars.missed(run.report, judged.report)
         if missed:
-            lines = [*missed, *judged.met.lines, f"osmosis eval show {run.folder}", f"osmosis eval show {run.folder}"]
+            lines = [*missed, *judged.met.lines, f"osmosis eval show {run.folder}", f"osmosis view {run.folder}"]
             pytest.fail("\n".join(lines), pytrace=False)
     return result
 

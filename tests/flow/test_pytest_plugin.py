@@ -32,6 +32,10 @@ def test_its_own_assertion(osmosis_run):
 def test_what_cannot_run():
     pass
 
+@pytest.mark.osmosis(**WHAT, model="offline/calculator", pass_rat=0.9)
+def test_misspelt():
+    pass
+
 def test_without_a_marker(osmosis_run):
     pass
 
@@ -78,6 +82,8 @@ def test_bars_figures_journals_and_errors(project: Path) -> None:
     assert "is below 0.9" in failed(cases["test_shown_to_be_below"])
     assert "assert 10 == 11" in failed(cases["test_its_own_assertion"])
     assert "no such dataset file" in failed(cases["test_what_cannot_run"])
+    assert "During handling" not in failed(cases["test_what_cannot_run"])
+    assert "no keyword pass_rat; did you mean pass_rate?" in failed(cases["test_misspelt"])
     assert "@pytest.mark.osmosis(agent=..." in failed(cases["test_without_a_marker"])
     assert failed(cases["test_that_has_nothing_to_do_with_it"]) == ""
 

@@ -94,6 +94,8 @@ def make_from(
 
     if source.startswith("journal:"):
         source = f"journal:{run_folder(source.partition(':')[2], ctx.cwd)}"
+    if source.startswith("reasoning-gym:"):
+        ctx.output.say("reasoning-gym runs in an environment of its own, which is installed the first time")
     lines = read_source(source, ctx.cwd, size=rows, seed=seed, mapping=columns, environ=ctx.environ, approve=approve)
     count = write_rows(lines, path, limit=limit)
     steps = [NextStep("check it", command=f"osmosis check {output}")]

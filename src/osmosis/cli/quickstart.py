@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -191,17 +191,7 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
     if source is not None and source.commit is not None:
         with _client(demo) as client:
             client.sync.wait_for(source.commit, timeout_s=SYNC_TIMEOUT_S)
-    demo.osmosis("sync", "--status", human=_sync_lines)
-
-
-def _sync_lines(result: Result) -> dict[str, object]:
-    platform = result.envelope()["data"].get("platform") or {}
-    return {
-        "Git Sync": platform.get("status"),
-        "branch": platform.get("default_branch"),
-        "commit": str(platform.get("commit_sha") or "")[:12],
-        "rollouts found": ", ".join(platform.get("rollouts") or []),
-    }
+    demo.osmosis("sync", "--status")
 
 
 def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResult:
@@ -333,12 +323,7 @@ class Demo:
             self.line(f"$ cd {shlex.quote(str(folder))}", style="cyan")
             self.cwd = folder
 
-    def osmosis(
-        self,
-        *words: str,
-        shown: Sequence[str] | None = None,
-        human: Callable[[Result], Mapping[str, object]] | None = None,
-    ) -> Result:
+    def osmosis(self, *words: str, shown: Sequence[str] | None = None) -> Result:
         """Run one `osmosis` command here and show its result."""
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
@@ -350,8 +335,6 @@ class Demo:
         result.next_steps = []
         self.done.append({"command": command, **result.envelope()})
         if self.ctx.mode is Mode.RICH:
-            if human is not None:
-                result.brief = human(result)
             self.ctx.output.show(result)
         return result
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -171,7 +172,9 @@ def read_keywords(
 ) -> tuple[plans.EvalPlan, RunOptions]:
     unknown = sorted(set(keywords) - set(EvaluateOptions.__annotations__))
     if unknown:
-        raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}")
+        near = get_close_matches(unknown[0], EvaluateOptions.__annotations__, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}{meant}")
     agent_name, agent_object = (agent, None) if isinstance(agent, str) else _named(agent)
     score_fns, functions = _scorers([scorers] if isinstance(scorers, str) or callable(scorers) else scorers)
     options = _run_options(keywords, agent_object, functions)

@@ -28,7 +28,6 @@ from osmosis.engine.rollout_model import REWARD
 from osmosis.errors import Conflict, LoadError, OsmosisError, ValidationError
 from osmosis.llm import ChatRequest, Completion, open_model
 from osmosis.metrics.compare import compare
-from osmosis.metrics.figures import comparison_line
 from osmosis.metrics.formats import score as format_score
 from osmosis.metrics.summary import Summary
 from osmosis.records.config.optimize import SEED, Candidate, Optimization, Optimize
@@ -330,7 +329,7 @@ class Search:
         sides = (self._rollouts(texts, test).values() for texts in (seed, self.candidates.opened[winner]))
         before, after = ([rollout for group in side for rollout in group] for side in sides)
         comparison = compare(before, after, threshold=self.plan.pass_threshold, score=REWARD, bounds=self._bounds)
-        conclusion = f"{winner} against the seed on {len(test)} unseen rows: {comparison_line(comparison)}"
+        conclusion = f"{winner} against the seed on {len(test)} unseen rows: {comparison}"
         return self.state(verdict=comparison.verdict, conclusion=conclusion, comparison=comparison.to_dict())
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
+from osmosis.metrics import formats
 from osmosis.metrics.intervals import LEVEL, Difference, Verdict, difference_of, pair_of, verdict_of
 from osmosis.records.run.report import Bounds, Interval
 from osmosis.records.run.rollout import Rollout, RolloutStatus
@@ -90,6 +91,11 @@ class Comparison:
     """The comparison of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
+
+    def __str__(self) -> str:
+        between = f" ({formats.interval(self.interval, formats.signed)})" if self.interval else ""
+        means = f"{formats.score(self.mean_b)} vs {formats.score(self.mean_a)}"
+        return f"{means}, difference {formats.signed(self.difference)}{between}, {self.verdict}"
 
     def regressed(self, margin: float = 0.0) -> bool:
         """Return whether B is worse, or with a margin may be by more than that; too few rows show nothing."""

@@ -210,12 +210,6 @@ def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> F
     return Figure(name, label, spread.median, unit, None, tail, "Median.")
 
 
-def comparison_line(comparison: Comparison) -> str:
-    between = f" ({formats.interval(comparison.interval, formats.signed)})" if comparison.interval else ""
-    means = f"{formats.score(comparison.mean_b)} vs {formats.score(comparison.mean_a)}"
-    return f"{means}, difference {formats.signed(comparison.difference)}{between}, {comparison.verdict}"
-
-
 def spent_line(search: Optimization) -> str:
     most = "" if search.max_cost is None else f" of {formats.dollars(search.max_cost)}"
     spent = f"{formats.dollars(search.cost_usd)}{most}, {search.reflections:,} reflections"

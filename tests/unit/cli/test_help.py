@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.core.app import CommandGroup, find_command
-from osmosis.cli.core.old_spellings import OLD
+from osmosis.cli.core.app import OLD, CommandGroup, find_command
 from osmosis.cli.main import COMMANDS, ROOT
 from osmosis.cli.schema import schema_of
 from support.command_line import run_command

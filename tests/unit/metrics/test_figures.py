@@ -11,7 +11,7 @@ from osmosis.engine.journal import Journal
 from osmosis.engine.output import report_files
 from osmosis.metrics import formats
 from osmosis.metrics.compare import compare
-from osmosis.metrics.figures import RUN, comparison_figures, comparison_line, figures, grouped, headlines
+from osmosis.metrics.figures import RUN, comparison_figures, figures, grouped, headlines
 from osmosis.records.run.report import FailureCount, GroupReport, PassAtK, Report, ScoreReport
 from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score, Usage
 from support.platform_data import report
@@ -100,7 +100,7 @@ def test_a_comparison_is_a_list_of_figures_too():
     detail = next(figure.detail for figure in comparison_figures(more) if figure.name == "difference_failures_0")
     assert detail == "failed: 1 in A, 0 in B; both intervals hold in 95 %"
     assert shown["pairs"].detail.endswith("; scored in A alone 0, in B alone 1")
-    assert comparison_line(found).startswith("0.750 vs 0.500, difference +0.250, too few rows")
+    assert str(found).startswith("0.750 vs 0.500, difference +0.250, too few rows")
     assert "flips 3 2 gained, 1 lost" in drawn(figure_table("f", list(comparison_figures(found))))
 
 

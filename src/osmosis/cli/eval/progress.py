@@ -33,7 +33,6 @@ from osmosis.local.prepared_run import Declined, PreparedRun
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import Run
 from osmosis.local.run_options import RunOptions, Watcher
-from osmosis.metrics.figures import comparison_line
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
@@ -112,7 +111,7 @@ def _baselines(prepared: PreparedRun, run: Run, notes: list[str]) -> dict[str, o
         except ValidationError as error:
             notes.append(f"against {other.name}: {error.message}")
             continue
-        notes.append(f"against {other.name}: {comparison_line(comparison)}")
+        notes.append(f"against {other.name}: {comparison}")
         results[key]["comparison"] = comparison.to_dict()
     return results
 

@@ -201,7 +201,7 @@ def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
     evaluation, total = config.evaluation, case.dataset_rows
     if isinstance(config, OptimizeConfig):
         return f"{total}, at most {config.optimize.max_rollouts:,} rollouts, {evaluation.batch_size} at once"
-    each = f"x {evaluation.n} attempts, {evaluation.batch_size} at once"
+    each = f"x {evaluation.n} attempt{'s' * (evaluation.n != 1)}, {evaluation.batch_size} at once"
     if evaluation.held_out_of:
         at_most = f"at most {evaluation.limit} of " if evaluation.limit else ""
         return f"{at_most}those that {evaluation.held_out_of} did not train on {each}"

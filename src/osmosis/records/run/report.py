@@ -98,6 +98,10 @@ class ScoreReport(Record):
     out_of_range: int = 0
     """Replies of a judge beyond the range of the score, which count as the nearest bound."""
 
+    def __str__(self) -> str:
+        figures = (("mean", self.mean), ("pass rate", self.pass_rate))
+        return f"{self.name}: {', '.join(f'{name} {value:.3f}' for name, value in figures if value is not None)}"
+
 
 class GroupReport(Record):
     """The scores of the rows that have one value in one column."""
@@ -159,6 +163,9 @@ class Report(Record):
     def unscored(self) -> bool:
         """Return whether no rollout has the first score, although some ran and were not skipped."""
         return self.total > self.skipped and not (self.primary and self.primary.scored)
+
+    def __str__(self) -> str:
+        return "; ".join([f"{self.completed:,} of {self.total:,} rollouts", *map(str, self.scores)])
 
 
 class BriefScore(Record):
