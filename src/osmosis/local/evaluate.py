@@ -173,8 +173,8 @@ def read_keywords(
     unknown = sorted(set(keywords) - set(EvaluateOptions.__annotations__))
     if unknown:
         near = get_close_matches(unknown[0], EvaluateOptions.__annotations__, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}{meant}")
+        suggestion = f"; did you mean {near[0]}?" if near else ""
+        raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}{suggestion}")
     agent_name, agent_object = (agent, None) if isinstance(agent, str) else _named(agent)
     score_fns, functions = _scorers([scorers] if isinstance(scorers, str) or callable(scorers) else scorers)
     options = _run_options(keywords, agent_object, functions)
