@@ -13,8 +13,8 @@ from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
+from osmosis.jobs.kinds.evaluation import open_job
 from osmosis.jobs.kinds.model import MergeJob, ServingJob
-from osmosis.jobs.kinds.optimize import open_job
 from osmosis.jobs.kinds.training import TrainingJob
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import Handover, JobResult, JobSpec, LogLine, Stage
