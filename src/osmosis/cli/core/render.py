@@ -120,7 +120,7 @@ def _fill_pairs(grid: Table, data: Mapping[str, object], indent: int) -> None:
             if len(value) > MAX_ENTRIES:
                 grid.add_row("", f"and {len(value) - MAX_ENTRIES} more")
         else:
-            grid.add_row(Text(name), Text(clean(when(value) if str(key).endswith("_at") else value)))
+            grid.add_row(Text(name), Text(clean(when(value) if str(key).endswith(("_at", " at")) else value)))
 
 
 # -- figures of a run, local and platform alike ----------------------------------------------------------------------
