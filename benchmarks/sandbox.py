@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from osmosis.sandbox import Level, Network, Policy, probe, run, start
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 
 PYTHON = Path(sys.executable)
 GATE = ("127.0.0.1", 7579)

@@ -23,8 +23,8 @@ from osmosis.records.run.plan import Retry, Timeouts
 from osmosis.records.run.rollout import Failure, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
 from osmosis.sdk.judge_model import ProviderRequestError
+from osmosis.sdk.types import ToolExecutionError, ToolServerLost
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowContext, Grader, GraderContext
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits

@@ -20,7 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 from osmosis.sandbox import Level, Network, Policy, probe, run
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 
 COLUMNS = {
     "level 0": Level.NONE,

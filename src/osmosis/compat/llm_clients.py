@@ -22,14 +22,14 @@ from osmosis.records.protocol.v02 import CompletionsRequest, LoopStatus, Rollout
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import CompletionsResult
-from osmosis.sdk.exceptions import (
+from osmosis.sdk.messages import normalize_stop
+from osmosis.sdk.types import (
     OsmosisRolloutError,
     OsmosisServerError,
     OsmosisTimeoutError,
     OsmosisTransportError,
     OsmosisValidationError,
 )
-from osmosis.sdk.messages import normalize_stop
 
 CONNECT_TIMEOUT_S = 10.0
 _MAX_RETRY_AFTER_S = 60.0

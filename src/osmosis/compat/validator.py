@@ -9,7 +9,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.classify import describe
-from osmosis.sdk.exceptions import AgentLoopNotFoundError
+from osmosis.sdk.types import AgentLoopNotFoundError
 
 FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 

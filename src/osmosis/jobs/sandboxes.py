@@ -20,7 +20,7 @@ from osmosis.jobs.context import setup_failure
 from osmosis.records.run.job import JobSpec, ModelJob
 from osmosis.records.sandbox import SandboxChoice, SandboxSettings
 from osmosis.sandbox import Abilities, Box, Level, Limits, Network, Policy, probe
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 from osmosis.sandbox.network import is_outside
 from osmosis.sandbox.session import SessionKind, SessionLimits, choose_kind
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from osmosis.sandbox.bubblewrap import CERTIFICATES, ETC, SYSTEM
+from osmosis.sandbox.namespaces import CERTIFICATES, ETC, SYSTEM
 from osmosis.sandbox.policy import Network, Policy
 
 X86_64, AARCH64 = "x86_64", "aarch64"

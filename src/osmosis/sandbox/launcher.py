@@ -17,9 +17,9 @@ from pathlib import Path
 
 from osmosis.base.processes import kill_group, signal_group
 from osmosis.errors import SandboxUnavailable
-from osmosis.sandbox import bubblewrap
-from osmosis.sandbox.capabilities import namespace_program, probe
+from osmosis.sandbox import namespaces
 from osmosis.sandbox.confinement import build_filter, build_rules, give_folders, has_internet
+from osmosis.sandbox.namespaces import namespace_program, probe
 from osmosis.sandbox.network import SandboxNetwork, effective_network
 from osmosis.sandbox.policy import TMP_FILES, Level, Limits, Network, Policy
 from osmosis.sandbox.resource_usage import ControlGroup, DiskWatch, children, find_parent_group
@@ -75,7 +75,7 @@ class Launch:
             give_folders(self.policy, tmp)
             rules = str(self._memory(build_rules(self.policy, tmp)))
             self._tmp_watch = DiskWatch((tmp,), self.policy.tmp_mb, most_files=TMP_FILES)
-            self.environ = bubblewrap.variables(self.policy, str(tmp))
+            self.environ = namespaces.variables(self.policy, str(tmp))
             self.cwd = self.cwd or tmp
             if not has_internet(self.policy):
                 self.network = Network.NONE
@@ -87,12 +87,12 @@ class Launch:
         if self.network is Network.OPEN or (self.policy.listen and self.network is not Network.SHARED):
             self._namespace = SandboxNetwork()
         options: list[str] = []
-        for path, text in bubblewrap.files(self.network).items():
+        for path, text in namespaces.files(self.network).items():
             options += ["--ro-bind-data", str(self._memory(text.encode())), path]
         self._info, tell = os.pipe()
         waits, self._gate = os.pipe()
         self.fds += [tell, waits]
-        options += bubblewrap.arguments(self.policy, self.network)
+        options += namespaces.arguments(self.policy, self.network)
         if program := build_filter():
             options += ["--seccomp", str(self._memory(program))]
         options += ["--info-fd", str(tell), "--block-fd", str(waits)]

@@ -19,9 +19,9 @@ from typing import IO
 from osmosis.base.processes import REFUSED
 from osmosis.errors import PlatformError, SandboxUnavailable, TooLarge, from_wire
 from osmosis.records.sandbox import EndedBy, LimitedResult
-from osmosis.sandbox.capabilities import probe
 from osmosis.sandbox.container import ContainerLaunch
 from osmosis.sandbox.launcher import Launch
+from osmosis.sandbox.namespaces import probe
 from osmosis.sandbox.policy import Level, Limits, Network, Policy
 from osmosis.sandbox.resource_usage import usage_of
 

@@ -12,9 +12,8 @@ from osmosis.base.processes import start_token
 from osmosis.base.safe_open import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import LimitedResult, SandboxChoice, SessionCommand
-from osmosis.sandbox.bubblewrap import python_folders
-from osmosis.sandbox.capabilities import probe
 from osmosis.sandbox.container import get_engine, remove_leftovers
+from osmosis.sandbox.namespaces import probe, python_folders
 from osmosis.sandbox.policy import WORK, Level, Limits, Network, Policy
 from osmosis.sandbox.process import run
 

@@ -11,7 +11,7 @@ from osmosis.base.jsonable import to_valid_text
 from osmosis.errors import ModelError, OsmosisError, SandboxUnavailable
 from osmosis.llm.failures import category_of_error
 from osmosis.records.run.rollout import Category, Failure, Phase
-from osmosis.sdk.exceptions import (
+from osmosis.sdk.types import (
     INVALID_REWARD,
     OsmosisTimeoutError,
     OsmosisTransportError,

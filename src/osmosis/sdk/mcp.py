@@ -22,8 +22,8 @@ from osmosis.records.protocol.v02 import OpenAIFunctionParametersSchema, OpenAIF
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutContext
 from osmosis.sdk.classify import describe
-from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
 from osmosis.sdk.tools import ToolLoop, create_tool_result, execute_tool_calls, get_tool_call_info
+from osmosis.sdk.types import ToolExecutionError, ToolServerLost
 
 if TYPE_CHECKING:
     from fastmcp import Client

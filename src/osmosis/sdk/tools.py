@@ -19,7 +19,7 @@ from osmosis.records.protocol.v02 import (
 )
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.exceptions import ToolArgumentError, ToolExecutionError
+from osmosis.sdk.types import ToolArgumentError, ToolExecutionError
 from osmosis.sdk.user_code import DeadlineExceeded, contain, in_thread, is_async, run_user_code, tool_time_limit
 
 P = ParamSpec("P")

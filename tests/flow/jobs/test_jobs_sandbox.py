@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox.bubblewrap import python_folders
-from osmosis.sandbox.capabilities import landlock_version
+from osmosis.sandbox.namespaces import landlock_version, python_folders
 from support.published_client import install_published_client
 
 from .conftest import DEADLINE_S, Desk, with_before

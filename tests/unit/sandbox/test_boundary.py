@@ -17,7 +17,7 @@ import pytest
 from osmosis.errors import SandboxUnavailable
 from osmosis.records.sandbox import LimitedResult
 from osmosis.sandbox import Abilities, Level, Network, Policy, run
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 from osmosis.sandbox.network import own_addresses
 
 PYTHON = Path(sys.executable)
@@ -134,7 +134,7 @@ PASTA = """
 import socket, sys
 from pathlib import Path
 from osmosis.sandbox import Level, Network, Policy, probe, run
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 look = "import socket, sys\\nprint(open('/proc/net/route').read().count('tap0'))\\n"
 look += "for port in sys.argv[1:]:\\n    for host in ('127.0.0.1', '10.0.2.2', '192.168.1.1'):\\n"
 look += "        try: socket.create_connection((host, int(port)), 3); print(host)\\n        except OSError: pass\\n"

@@ -10,7 +10,7 @@ import pytest
 
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Level, Limits, Policy, resource_usage, run
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 
 
 def tree(folder: Path, *, delegated: bool, enabled: str = "") -> tuple[Path, Path]:

@@ -12,7 +12,7 @@ import pytest
 
 from osmosis.records.sandbox import EndedBy, LimitedResult
 from osmosis.sandbox import Level, Limits, Policy, run
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 
 PYTHON = Path(sys.executable)
 SHELL = ("/bin/sh", "-c")

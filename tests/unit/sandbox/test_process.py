@@ -15,7 +15,7 @@ import pytest
 
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Level, Limits, Network, Policy, start
-from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.namespaces import python_folders
 from osmosis.sandbox.policy import TMP_FILES
 from support.waiting import until
 

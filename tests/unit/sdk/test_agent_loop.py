@@ -29,15 +29,15 @@ from osmosis.records.protocol.v02 import (
     set_max_metadata_size_bytes,
 )
 from osmosis.sdk.agent_loop import LLMClientProtocol, RolloutAgentLoop, RolloutContext, RolloutResult, trace_path
-from osmosis.sdk.exceptions import (
+from osmosis.sdk.messages import count_messages_by_role, get_message_content, normalize_stop, parse_tool_calls
+from osmosis.sdk.tools import ToolLoop, tool
+from osmosis.sdk.types import (
     AgentLoopNotFoundError,
     OsmosisServerError,
     OsmosisTimeoutError,
     OsmosisTransportError,
     OsmosisValidationError,
 )
-from osmosis.sdk.messages import count_messages_by_role, get_message_content, normalize_stop, parse_tool_calls
-from osmosis.sdk.tools import ToolLoop, tool
 from osmosis.testing.scripted import ScriptedLLM, call, says
 
 

@@ -32,7 +32,7 @@ from osmosis.sdk.harbor.handoff import (
     patch_dockerfile,
     requirements,
 )
-from osmosis.sdk.harbor.tasks import Tasks, copy_task, from_row, has_tests, put_row, under_task
+from osmosis.sdk.harbor.trials import Tasks, copy_task, from_row, has_tests, put_row, under_task
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "3 times 4?"}

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from osmosis.records.protocol.v02 import OpenAIFunctionParametersSchema, OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutContext
-from osmosis.sdk.exceptions import ToolArgumentError
 from osmosis.sdk.tools import (
     create_tool_error_result,
     create_tool_result,
@@ -22,6 +21,7 @@ from osmosis.sdk.tools import (
     serialize_tool_result,
     tool,
 )
+from osmosis.sdk.types import ToolArgumentError
 from osmosis.testing.scripted import ScriptedLLM, call
 
 

@@ -21,7 +21,7 @@ from osmosis.records.run.rollout import Phase
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow
 from osmosis.sdk.harbor.backend import HarborBackend
-from osmosis.sdk.harbor.tasks import is_task
+from osmosis.sdk.harbor.trials import is_task
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflowContext, Grader, GraderContext
 

@@ -17,7 +17,7 @@ from osmosis._version import __version__
 from osmosis.sdk.harbor.entrypoint import FAILED, RESULT_FILE
 from osmosis.sdk.harbor.handoff import CODE, ROOT, SDK, Delivery, Ticket, find_ticket
 from osmosis.sdk.harbor.settings import DEFAULT_SETUP_S
-from osmosis.sdk.harbor.tasks import under_task
+from osmosis.sdk.harbor.trials import under_task
 
 LOGS = "/logs/agent"
 ARTIFACTS = "/logs/artifacts"

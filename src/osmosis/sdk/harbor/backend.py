@@ -19,7 +19,6 @@ from osmosis.sdk.backend import ExecutionResult, with_failure
 from osmosis.sdk.classify import describe, traceback_tail, wire_category
 from osmosis.sdk.harbor.entrypoint import RESULT_FILE, TRAJECTORY_FILE
 from osmosis.sdk.harbor.handoff import close_ticket, code_of, describe_config
-from osmosis.sdk.harbor.prepare import AGENT_GRACE_S, Preparation, PreparedTrial
 from osmosis.sdk.harbor.settings import (
     DEFAULT_SETUP_S,
     choose_agent,
@@ -27,7 +26,7 @@ from osmosis.sdk.harbor.settings import (
     require_harbor,
     split_orchestrator,
 )
-from osmosis.sdk.harbor.tasks import Tasks, text_of
+from osmosis.sdk.harbor.trials import AGENT_GRACE_S, Preparation, PreparedTrial, Tasks, text_of
 from osmosis.sdk.messages import folder_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from osmosis.sdk.workflow import GraderClass, WorkflowClass

@@ -35,7 +35,7 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
-from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
+from osmosis.sandbox.namespaces import SYSTEM, python_folders
 from osmosis.sandbox.policy import WORK
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
 from osmosis.serve.client.model_proxy import ModelProxy
