@@ -1,5 +1,5 @@
-"""Namespaces: whether this machine can make them, tried once, because a program that is installed may still be forbidden;
-and the arguments of bubblewrap, also for `own_namespaces`. All but `/tmp` and `write` is read-only. They go through a
+"""Namespaces: what this machine can enforce, tried because a program that is installed may still be forbidden, and
+the arguments of bubblewrap, also for `own_namespaces`. All but `/tmp` and `write` is read-only. They go through a
 descriptor, so that no value of an environment variable is on a command line."""
 
 import ctypes
