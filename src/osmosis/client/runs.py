@@ -12,6 +12,7 @@ from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import match_name
+from osmosis.records.run.study import StudyState
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
@@ -162,6 +163,15 @@ class EvalRuns(Runs):
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
         return self._get(Rollout, name, f"rollouts/{row}/{attempt}")
+
+    def decisions(self, name: str = "") -> list[StudyState]:
+        return self._read(run_api.DecisionList, "GET", "decisions", params={"name": name}).decisions
+
+    def decide(self, body: run_api.NewDecision) -> StudyState:
+        return self._read(run_api.DecisionList, "POST", "decisions", json=body.to_dict()).decisions[0]
+
+    def stop_decision(self, name: str) -> None:
+        self._call("POST", f"decisions/{quote(name, safe='')}/stop", json={})
 
     def history(self, **asked: str) -> History:
         return self._read(History, "GET", "history", params=asked)

@@ -28,7 +28,7 @@ from osmosis.platform.models import routes as models
 from osmosis.platform.models.inference import InferenceProxy
 from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.run_upload import finished_run, routes as run_upload
-from osmosis.platform.runs import notices, routes as eval_runs, schedules
+from osmosis.platform.runs import decisions, notices, routes as eval_runs, schedules
 from osmosis.platform.scheduling import routes as scheduling
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import routes as training
@@ -78,11 +78,12 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         if worker is not None:
             worker.start()
             daily.start()
-        deliver = partial(notices.deliver_due, platform)
-        notifier = app.state.notifier = RepeatingThread("delivery of notices", 2.0, deliver)
-        notifier.start()
+        notifier = RepeatingThread("delivery of notices", 2.0, partial(notices.deliver_due, platform))
         scheduler = RepeatingThread("submits of schedules", 30.0, partial(schedules.submit_due, platform))
-        scheduler.start()
+        decider = RepeatingThread("looks of decisions", 2.0, partial(decisions.advance_all, platform))
+        app.state.notifier, app.state.decider = notifier, decider
+        for thread in (notifier, scheduler, decider):
+            thread.start()
         polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:
             yield
@@ -95,8 +96,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
                 await run_in_threadpool(worker.stop)
             await app.state.inference.close()
             await run_in_threadpool(reaper.stop)
-            await run_in_threadpool(notifier.stop)
-            await run_in_threadpool(scheduler.stop)
+            for thread in (notifier, scheduler, decider):
+                await run_in_threadpool(thread.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -18,7 +18,7 @@ from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
-from osmosis.platform.runs import lifecycle, rollouts, views
+from osmosis.platform.runs import decisions, lifecycle, rollouts, views
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
@@ -327,13 +327,7 @@ class DatabaseLibrary:
             mine = [id_ for id_ in mine if id_ == self.workspace.id]
         query = sa.select(tables.Run).where(tables.Run.workspace_id.in_(mine), tables.Run.kind == "eval")
         runs = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(MAX_RUNS))
-        return [
-            build_card(
-                run.id, build_state(run, report := views.report_of(run)), report, rollouts.get_marks(run),
-                dataset=run.dataset, rollout=run.rollout, commit=run.commit_sha,
-            )
-            for run in runs
-        ]  # fmt: skip
+        return [_card(run) for run in runs]
 
     def code(self, a: str, b: str) -> CodePair:
         runs = self.run(a), self.run(b)
@@ -351,7 +345,26 @@ class DatabaseLibrary:
         return RowQuarantine()
 
     def decisions(self, id_: str = "") -> list[StudyState]:
-        return []
+        names = {row.id: row.name for row, _, _ in workspaces.list_workspaces(self.session, self.who.user)}
+        table, mine = tables.Decision, list(names) if self.workspace is None else [self.workspace.id]
+        same = [sa.or_(table.id == id_, table.name == id_)] if id_ else []
+        query = sa.select(table).where(table.workspace_id.in_(mine), *same)
+        rows = list(self.session.scalars(query.order_by(table.updated_at.desc()).limit(50)))
+        runs = decisions.list_runs(self.session, rows)
+        return [
+            StudyState(
+                id=row.id, url=f"/decisions/{row.id}", status=row.status, study=row.study, problem=row.problem,
+                runs={arm: [_card(run).to_study_run() for run in own] for arm, own in runs[row.id].items()},
+                created_at=row.updated_at.isoformat(), workspace=names[row.workspace_id],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+
+def _card(run: tables.Run) -> RunCard:
+    report = views.report_of(run)
+    names = {"dataset": run.dataset, "rollout": run.rollout, "commit": run.commit_sha}
+    return build_card(run.id, build_state(run, report), report, rollouts.get_marks(run), **names)
 
 
 def _git_of(imported: tables.Imported) -> dict[str, object]:

@@ -62,6 +62,22 @@ def push(folder: Path) -> None:
     git(folder, "push", "-q")
 
 
+@pytest.mark.slow
+def test_the_platform_carries_a_decision_on(place: tuple[Path, Run]) -> None:
+    _, run = place
+    question, few = "offline/echo >= offline/calculator - 0.1", ("-c", "multiply", "--limit", "20", "--name", "d")
+    refused = run("eval", "decide", "--arm", "max_turns=1,2", *few, "--submit", "--yes")
+    assert "--arm max_turns is an option of local runs" in refused.error["message"]
+    done = run("eval", "decide", question, *few, "--submit", "--wait", "--yes")
+    assert done.code == 0, done.err
+    assert [(item["answer"], item["rows"]) for item in done.json["items"]] == [("no", 20)]
+    assert done.json["runs"]["offline/echo"] == ["d--offline-echo--part1"]
+    assert (done.json["status"], done.json["rollouts"], done.json["planned_rollouts"]) == ("decided", 40, 40)
+    again = run("eval", "decide", question, *few, "--submit")  # nothing to confirm
+    assert again.json == done.json
+    assert run("eval", "decide", "--stop", "d", "--yes").code != 0
+
+
 def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     folder, run = place

@@ -19,7 +19,17 @@ from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
-from osmosis.platform.runs import benchmarks, downloads, lifecycle, rollouts, schedules, share_links, submit, views
+from osmosis.platform.runs import (
+    benchmarks,
+    decisions,
+    downloads,
+    lifecycle,
+    rollouts,
+    schedules,
+    share_links,
+    submit,
+    views,
+)
 from osmosis.platform.runs.retry import retry as retry_run
 from osmosis.platform.scheduling import workers
 from osmosis.platform.workspaces import audit
@@ -170,6 +180,27 @@ def stop_schedule(name: str, platform: PlatformDep, scope: ScopeDep) -> Response
     with platform.db.write() as session:
         schedules.stop(session, scope, scope.workspace, name)
     return Response(status_code=204)
+
+
+@router.get("/api/cli/decisions")
+def list_decisions(platform: PlatformDep, scope: ScopeDep, name: str = "") -> run_api.DecisionList:
+    with platform.db.read() as session:
+        rows = DatabaseLibrary(session, platform, scope, scope.workspace).decisions(name)
+        return run_api.DecisionList(decisions=rows)
+
+
+@router.post("/api/cli/decisions")
+@slow("checks")
+def begin_decision(platform: PlatformDep, scope: ScopeDep, body: run_api.NewDecision) -> run_api.DecisionList:
+    decisions.begin(platform, scope.workspace, scope, body)
+    return list_decisions(platform, scope, body.study.name)
+
+
+@router.post("/api/cli/decisions/{name}/stop")
+def stop_decision(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.DecisionList:
+    with platform.db.write() as session:
+        decisions.stop(session, scope, decisions.find(session, scope.workspace, name))
+    return list_decisions(platform, scope, name)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")

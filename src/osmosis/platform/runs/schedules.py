@@ -57,7 +57,7 @@ def _submit_next(platform: Platform, schedule: tables.Schedule) -> None:
             if last is not None and not RunStatus(last.status).over:
                 raise Conflict(f"{last.name} of the time before is still {last.status}")
         request = submit.RunRequest(EvalConfig.model_validate(schedule.config), {}, tags=schedule.tags)
-        request = replace(request, schedule=schedule.name)
+        request = replace(request, submitter=f"schedule {schedule.name}")
         order = submit.check(platform, workspace, None, request, kind="eval")
         with platform.db.write() as session:
             row = session.get(tables.Schedule, schedule.id, with_for_update=True)

@@ -41,8 +41,9 @@ class RunRequest:
     tags: list[str] = field(default_factory=list)
     rows: list[int] | None = None
     """Indices of the rows to run; None: as the config says."""
-    schedule: str = ""
-    """The schedule that submits it."""
+    submitter: str = ""
+    """In words, where the platform submits it; with the secrets of the owner besides the workspace's."""
+    owner_id: str | None = None
 
 
 def parse(body: dict[str, object], kind: str) -> RunRequest:
@@ -100,8 +101,8 @@ def submit(
 def check(
     platform: Platform, workspace: tables.Workspace, actor: audit.Actor | None, request: RunRequest, *, kind: RunKind
 ) -> "Order":
-    """Check a submit by a person, or by the platform itself, which has the secrets of the workspace only."""
-    config, user_id = request.config, actor.user.id if actor else None
+    """Check a submit by a person, or by the platform itself, which may have the secrets of the workspace only."""
+    config, user_id = request.config, actor.user.id if actor else request.owner_id
     with platform.db.read() as session:
         repository = repositories.get_for_workspace(session, workspace.id)
         issues = []
@@ -275,7 +276,7 @@ def _pick_held_out(
 
 def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     workspace, request, kind, code = order.workspace, order.request, order.kind, order.code
-    user_id = order.who.user.id if order.who else None
+    user_id = order.who.user.id if order.who else request.owner_id
     config = _settled(session, workspace, request.config)
     if request.name is not None:
         lifecycle.refuse_taken(session, workspace.id, request.name)
@@ -332,7 +333,7 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     quotas.check_run(workspace, run, queue.enqueue_run(session, run)[0])
     if waits := quotas.explain_waiting(session, workspace, run):
         lifecycle.log(session, run, waits)
-    by = order.who.user.name if order.who else f"the schedule {request.schedule}"
+    by = order.who.user.name if order.who else f"the {request.submitter}"
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {by}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.datasets.row_file import RowPart
 from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row, Updated
 from osmosis.platform.tables.data import Repository
@@ -291,6 +292,20 @@ class Schedule(Dated, OwnedRow):
     last_run_status: AssociationProxy[str | None] = association_proxy("last_run", "status")
     error: Mapped[str] = mapped_column(sa.Text, default="")
     """The reason that there was no run at the last time, if there was none."""
+
+
+class Decision(Updated, OwnedRow):
+    __tablename__ = "decisions"
+    __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
+
+    name: Mapped[str]
+    status: Mapped[str] = mapped_column(default="running", index=True)
+    problem: Mapped[str] = mapped_column(sa.Text, default="")
+    configs: Mapped[dict[str, JsonObject]] = mapped_column(Json)
+    """By the name of the arm's run, pinned to one commit."""
+    study: Mapped[dict[str, object]] = mapped_column(Json)
+    run_ids: Mapped[dict[str, list[str]]] = mapped_column(Json)
+    awaited: Mapped[list[str]] = mapped_column(Json)
 
 
 class RunEvent(NumberedRow):

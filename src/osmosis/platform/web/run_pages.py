@@ -103,16 +103,9 @@ def _run_line(run: tables.Run, workspace: str, creator: str | None, rewards: Map
 
 
 @router.get("/{workspace}/evals/{name}")
-def run_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(viewer, workspace, "eval", name)
-
-
 @router.get("/{workspace}/trainings/{name}")
-def training_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(viewer, workspace, "training", name)
-
-
-def _by_name(viewer: Viewer, workspace: str, kind: str, name: str) -> Response:
+def run_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
+    kind = request.url.path.split("/")[2].removesuffix("s")
     with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         return redirect(f"/runs/{lifecycle.find(session, row, kind, name).id}")
@@ -173,7 +166,10 @@ def mark(viewer: ViewerDep, form: FormDep, run_id: str) -> Response:
 @router.get("/compare.json")
 @router.get("/history")
 @router.get("/history.json")
-def compare_or_history(request: Request, viewer: ViewerDep, params: ParamsDep) -> Response:
+@router.get("/decisions")
+@router.get("/decisions.json")
+@router.get("/decisions/{decision}")
+def several_runs_page(request: Request, viewer: ViewerDep, params: ParamsDep) -> Response:
     with viewer.platform.db.read() as session:
         answer = routes.build_page(DatabaseLibrary(session, viewer.platform, viewer), request.url.path, params)
     return render_framed(answer, viewer, here="runs")

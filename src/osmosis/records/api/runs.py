@@ -13,6 +13,7 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus
+from osmosis.records.run.study import Study, StudyState
 
 OVER = frozenset({status.value for status in RunStatus if status.over} | {"crashed", "killed", "error"})
 
@@ -244,6 +245,19 @@ class ScheduleRow(Body):
 
 class ScheduleList(Body):
     schedules: list[ScheduleRow] = Field(default_factory=list)
+
+
+class NewDecision(RequestBody):
+    """`POST decisions`: begin a study, or go on with the one of this name and these facts."""
+
+    study: Study
+    """Name, questions, arms, limits and facts; the rest is the platform's."""
+    configs: dict[str, JsonObject]
+    """The body of a submit for each arm."""
+
+
+class DecisionList(Body):
+    decisions: list[StudyState] = Field(default_factory=list)
 
 
 class RunPriority(RequestBody):

@@ -97,8 +97,6 @@ class Study(Record):
 
 
 class StudyRun(Record):
-    """A run of an arm; on the platform each look has runs of its own."""
-
     id: str = ""
     name: str
     url: str = ""
@@ -116,9 +114,7 @@ class StudyState(Record):
     status: Literal["running", "interrupted", "stopped", "decided"]
     study: Study
     runs: dict[str, list[StudyRun]]
-    """By the names in `study.runs`."""
     problem: str = ""
-    """The reason that it was stopped."""
     created_at: str = ""
     workspace: str = ""
 
