@@ -39,7 +39,7 @@ test: $(VENV)/.dev  ## the tests that a person needs
 slow: $(VENV)/.dev  ## the tests that take long: training, kills, environments, published clients
 	@$(PYTEST) tests -m 'slow and not soak' $(ARGS)
 
-test-all: lint test slow lowest  ## everything but `make soak`; CI runs it on both databases
+test-all: lint test slow lowest  ## everything but `make soak`; CI runs it on both databases, with as many slow tests as its time allows
 
 soak: $(VENV)/.dev  ## the tests that take very long, and that no other target runs; they say what they measure
 	@$(BIN)/python -m pytest tests -m soak -s $(ARGS)
