@@ -31,7 +31,7 @@ demo-smollm2: $(VENV)/.installed  ## train a pretrained model of 135 million par
 	@$(BIN)/python examples/train-smollm2/demo.py --dir .demo-smollm2 $(DEMO_FLAGS)
 
 check: lint  ## what to run before a commit: style, types, imports, unit tests, rollout servers
-	@$(PYTEST) tests/unit tests/serve $(ARGS)
+	@$(PYTEST) tests/unit tests/serve -m 'not slow and not soak' $(ARGS)
 
 test: $(VENV)/.dev  ## the tests that a person needs
 	@$(PYTEST) tests -m 'not soak and not slow' $(ARGS)
@@ -45,12 +45,12 @@ soak: $(VENV)/.dev  ## the tests that take very long, and that no other target r
 	@$(BIN)/python -m pytest tests -m soak -s $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
-	@$(PYTEST) tests/unit $(ARGS)
+	@$(PYTEST) tests/unit -m 'not slow and not soak' $(ARGS)
 
 lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds allow, with the Python OLDEST
 	@$(BIN)/uv venv --quiet --clear --python $(OLDEST) .venv-lowest
 	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[$(subst $(space),$(comma),$(EXTRAS))]' --group dev
-	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n $(PROCESSES) --dist worksteal $(ARGS)
+	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -m 'not slow and not soak' -n $(PROCESSES) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev  ## style, types, direction of imports, names
 	@$(BIN)/python hatch_build.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -37,9 +38,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where time is limited, put the modules in an order that changes with each commit: every test has its turn."""
-    if UNTIL < float("inf"):
+    if math.isfinite(UNTIL):
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True).stdout
-        items.sort(key=lambda item: sha256(commit + str(item.path.name).encode()).digest())
+        items.sort(key=lambda item: sha256(commit + item.path.name.encode()).digest())
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -17,6 +17,8 @@ from support.eval_project import AGENT, SCORE, write_rows
 from support.git_workspace import GitWorkspace
 from support.platform_process import FAKE_JOB, PlatformProcess
 
+pytestmark = pytest.mark.slow
+
 WORKFLOW = Path(__file__).parents[2] / "examples" / "ci" / "agent.yml"
 
 

@@ -10,6 +10,8 @@ from support.command_line import CommandRun, run_command
 from support.eval_project import AGENT, write_rows
 from support.git_workspace import GitWorkspace
 
+pytestmark = pytest.mark.slow
+
 GOOD = "def judge(solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 BAD = "def judge(solution_str, ground_truth, extra_info=None):\n    return float(int(ground_truth) % 2)\n"
 LINE = "eval -m bis_agent:agent -d rows.jsonl --eval-fn bis_score:judge --model offline/calculator --name"

@@ -15,7 +15,7 @@ import pytest
 from osmosis.engine.journal import Journal
 from support.waiting import until
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.slow]
 
 AGENTS = r"""
 import asyncio, glob, json, os, re, threading, time

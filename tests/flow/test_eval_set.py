@@ -19,6 +19,8 @@ from support.endpoint import ModelEndpoint, Reply, text_reply
 from support.eval_project import write_rows
 from support.git_workspace import GitWorkspace
 
+pytestmark = pytest.mark.slow
+
 ROLLOUT = """
 import os
 from osmosis.sdk.backend import LocalBackend

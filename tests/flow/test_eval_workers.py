@@ -16,6 +16,8 @@ from osmosis.local.evaluate import evaluate
 from osmosis.local.workers import worker_count
 from support.endpoint import ModelEndpoint, Reply
 
+pytestmark = pytest.mark.slow
+
 AGENTS = """
 import os, signal
 from pathlib import Path

@@ -16,6 +16,8 @@ from support.endpoint import ModelEndpoint, Reply
 from support.git_workspace import GitWorkspace
 from support.terminal import run_in_terminal
 
+pytestmark = pytest.mark.slow
+
 MAIN = """
 from osmosis import AgentWorkflow, Grader
 from {module} import instructions

@@ -20,7 +20,7 @@ from support.platform_process import PlatformProcess, until
 
 from .test_optimize import PRODUCT, SEED, make_workspace
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 TEXT = "rollouts/multiply/prompts/task.md"
 
 

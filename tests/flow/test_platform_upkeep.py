@@ -9,6 +9,8 @@ import pytest
 from support.command_line import CommandRun, run_command
 from support.platform_process import PlatformProcess, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[PlatformProcess]:

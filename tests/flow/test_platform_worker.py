@@ -15,6 +15,8 @@ import pytest
 
 from support.platform_process import FAKE_JOB, PlatformProcess, until
 
+pytestmark = pytest.mark.slow
+
 
 def started_in(folder: Path, **options: str) -> PlatformProcess:
     environ = {**os.environ, "MARK_OF_THE_PLATFORM": "not for jobs", "UV_CACHE_DIR": "/tmp/uv"}
@@ -212,7 +214,6 @@ def test_a_worker_of_its_own_takes_the_runs(serve) -> None:
     assert platform.run(waiting)["status"] == "pending"
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> None:
     """Its job says in order that it was stopped; one more than the starts that a run has."""
     platform = serve(no_worker="")
@@ -229,7 +230,6 @@ def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> Non
         platform.reaches(name, "finished")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stands still", "is killed"])
 def test_a_platform_that_is_away_for_longer_than_the_lease_costs_no_start(serve, how) -> None:
     """The worker is a process of its own, which goes on and sees that no job was heard for several leases."""
@@ -264,7 +264,6 @@ def taking_no_results(platform: PlatformProcess, how: str) -> Iterator[None]:
             database.execute("ROLLBACK")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stands still", "has a locked database"])
 def test_what_jobs_report_while_the_platform_takes_nothing_comes_later_and_once(serve, how) -> None:
     platform = serve(no_worker="", lease="2")

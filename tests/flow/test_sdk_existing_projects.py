@@ -23,6 +23,8 @@ from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_t
 from support.server import running_app
 from support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 OSMOSIS = [sys.executable, "-m", "osmosis"]
 ROWS = [("What is 12 + 30?", "42"), ("What is 50 - 8?", "42"), ("What is 6 * 7?", "42"), ("What is 84 / 2?", "42")]
 

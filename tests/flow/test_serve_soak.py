@@ -19,6 +19,8 @@ from osmosis.serve.client.process import free_port
 from support.programs import LOG, OSMOSIS, running_program
 from support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 COUNT = 120
 SERVER_KEY = "osm_rollout_soak-server-key-0001"
 TRAINER_KEY = "soak-trainer-key-0002"

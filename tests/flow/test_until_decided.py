@@ -16,6 +16,8 @@ from support.eval_project import AGENT, write_rows
 from support.git_workspace import GitWorkspace
 from support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SCORE = """
 def judge(solution_str, ground_truth, extra_info=None):
     return float(int(ground_truth) % 10 < {share})

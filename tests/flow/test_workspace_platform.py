@@ -19,6 +19,8 @@ from osmosis.workspace.git import make_snapshot, push_snapshot, read_source
 from support.git_workspace import GitWorkspace
 from support.platform_app import RunningPlatform, running_platform
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Person:

@@ -295,6 +295,7 @@ def test_a_path_that_no_run_has_is_refused(shared, path) -> None:
     assert repr(path) in refused["message"]
 
 
+@pytest.mark.slow
 def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> None:
     broken = {
         "line 1: reward": jsonl([line(0, 0, status="success") | {"reward": "much"}]),
@@ -334,6 +335,7 @@ def test_sessions_over_their_time_are_forgotten_and_interrupted_ends_are_finishe
     site.json("GET", f"{BASE}/{session}", expect=404)
 
 
+@pytest.mark.slow
 def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site) -> None:
     count = 30 * finished_run.BATCH
     rows = [line(row, 0, None, error_type="timeout") for row in range(count)]

@@ -6,8 +6,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.command_line import CommandRun, run_command
 from support.platform_process import PlatformProcess
+
+pytestmark = pytest.mark.slow
 
 CONFIG = """
 [experiment]

@@ -16,6 +16,8 @@ from support.eval_project import ROLLOUT, SCORE, write_project
 from support.git_workspace import GitWorkspace
 from support.platform_app import RunningPlatform, running_platform
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., CommandRun]
 
 EVAL = "eval -m upload_agent:agent -d d.jsonl --eval-fn upload_score:exact --model offline/calculator --n 2"

@@ -19,6 +19,8 @@ from osmosis.serve.client.process import free_port
 from support.command_line import CommandRun, run_command
 from support.platform_process import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from osmosis.cli.schema import schema_of
 from osmosis.jobs.commands import uv_environ
 from support.command_line import CommandRun, run_command
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 Run = Callable[..., CommandRun]
 
 

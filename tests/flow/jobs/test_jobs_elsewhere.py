@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from osmosis.datasets.row_file import write_row_file
 from osmosis.platform.scheduling import job_files
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run.status import RunStatus
 
 from .conftest import Desk, with_before
+
+pytestmark = pytest.mark.slow
 
 LEAVES = (
     "place = ctx.artifacts_dir / 'plots'",

@@ -12,7 +12,7 @@ from support.endpoint import ModelEndpoint, Reply, text_reply
 
 from .conftest import AGENT, Desk, with_before
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 KEY = "key-of-the-endpoint-1234"
 

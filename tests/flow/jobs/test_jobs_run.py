@@ -16,7 +16,7 @@ from support.waiting import until
 
 from .conftest import AGENT, DEADLINE_S, PYPROJECT, SERVES_ITSELF, Desk, with_before
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("main", [AGENT + SERVES_ITSELF, AGENT], ids=["script", "module"])

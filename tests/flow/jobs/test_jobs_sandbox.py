@@ -18,6 +18,8 @@ from support.published_client import install_published_client
 
 from .conftest import DEADLINE_S, Desk, with_before
 
+pytestmark = pytest.mark.slow
+
 LOOK = """
 import glob, json, pathlib, socket
 root = pathlib.Path(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"])

@@ -84,6 +84,7 @@ def test_a_flag_of_another_format_is_refused(tmp_path: Path, words: tuple[str, .
     assert (refused.code, said in refused.err) == (2, True), refused.err
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_not_there_costs_one_warning(project: Path) -> None:
     words = (*RUN, "--name", "lost", "--export", "otlp:http://127.0.0.1:9")
     run = run_command(*words, cwd=project)

@@ -84,6 +84,7 @@ async def test_its_process_reads_its_own_files_alone(tmp_path: Path) -> None:
     assert any("level 1; the model's process has no network" in line.message for line in lines)
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
     lines: list[LogLine] = []
     job = context(tmp_path, lines)
@@ -96,6 +97,7 @@ async def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
     assert job.leftovers.end_all() == 0
 
 
+@pytest.mark.slow
 async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     job = context(tmp_path, [])
     async with open_local_model(job, ModelSpec.parse("osmosis/x"), concurrency=8, program=program()) as model:

@@ -31,6 +31,7 @@ def test_arguments(provider: str, variables: dict[str, str], arguments: dict[str
     assert arguments_for(provider, variables) == arguments
 
 
+@pytest.mark.slow
 def test_a_model_is_asked_with_them_and_the_environment_stays_without() -> None:
     pytest.importorskip("litellm")
     spec = ModelSpec(name="anthropic/claude-3-5-sonnet-latest", kind="litellm")

@@ -45,6 +45,7 @@ def test_where_nothing_can_be_said_nothing_is() -> None:
     assert few.kappa_interval is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "per_row"), [(10, 1), (20, 5)])
 def test_the_intervals_hold_the_truth_where_labels_are_few_or_of_the_same_rows(rows: int, per_row: int) -> None:
     """People pass nine answers of ten, the judge sees 0.97 of the right and 0.6 of the wrong ones: kappa is 0.60."""

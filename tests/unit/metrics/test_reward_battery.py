@@ -153,6 +153,7 @@ def wavering(seed, judge):
     return lambda solution_str, ground_truth, extra_info: judge(source, exact(solution_str, ground_truth), solution_str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "judge",
     [
@@ -169,6 +170,7 @@ def test_a_fair_judge_that_wavers_is_not_accused(judge):
     assert all("not-deterministic" in {flaw.code for flaw in battery.findings} for battery in batteries)
 
 
+@pytest.mark.slow
 def test_a_leak_of_a_judge_that_wavers_is_found():
     def obeys(source, right, answer):
         return min(1.0, max(0.0, max(right, 0.9 * ("maximum score" in answer)) + source.gauss(0, 0.15)))

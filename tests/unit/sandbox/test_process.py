@@ -170,6 +170,7 @@ async def test_a_folder_that_is_filled_ends_it(level: Level, tmp_path: Path) -> 
     await box.close()
 
 
+@pytest.mark.slow
 async def test_a_tmp_of_too_many_files_ends_it(level: Level) -> None:
     """Empty ones take no memory and no space, but inodes of the machine."""
     if level is Level.NONE:
