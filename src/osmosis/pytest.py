@@ -39,14 +39,10 @@ class Bars:
 
     pass_rate: float | None = None
     """Share of the rollouts whose score is at least the pass threshold; failures do not pass."""
-    mean: float | None = None
-    """Mean score; failures count as 0."""
-    max_failed: float | None = None
-    """Share of rollouts that may fail: a failure of the infrastructure is no bad answer."""
-    score: str | None = None
-    """Name of the score; default: the first."""
-    strict: bool = False
-    """Ask for the lower end of the interval, not the upper one, to reach the bar."""
+    mean: float | None = None  # Mean score; failures count as 0
+    max_failed: float | None = None  # Share of rollouts that may fail: a failure of the infrastructure is no bad answer
+    score: str | None = None  # Name of the score; default: the first
+    strict: bool = False  # Ask for the lower end of the interval, not the upper one, to reach the bar
 
     def missed(self, report: Report, deciding: Report | None = None) -> list[str]:
         """Return each missed bar as a sentence. `deciding`: the figures without rows in quarantine."""

@@ -100,10 +100,8 @@ def _safe_environ(environ: Mapping[str, str], settings: Mapping[str, str] | None
 class Git:
     cwd: Path | None = None
     environ: Mapping[str, str] = field(default_factory=users_environ, repr=False)
-    git_dir: Path | None = None
-    """A bare repository; None: the one that git finds from `cwd`."""
-    timeout_s: float | None = None
-    """Seconds for one command, which is then killed with its children. None: no limit."""
+    git_dir: Path | None = None  # A bare repository; None: the one that git finds from `cwd`
+    timeout_s: float | None = None  # Seconds for one command, which is then killed with its children. None: no limit.
     own_group: bool = False
     max_file_bytes: int | None = None
     """Bytes of the largest file that git may write (Linux), else `GitTooLarge`. A fetch writes one file."""
@@ -243,13 +241,10 @@ HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git
 class GitUrl:
     scheme: str
     host: str | None
-    path: str
-    """Path of the repository on the host, without outer slashes and `.git`."""
-    identity: str | None
-    """`owner/repo`, lower-case; None when the path has fewer than two segments."""
+    path: str  # Path of the repository on the host, without outer slashes and `.git`
+    identity: str | None  # `owner/repo`, lower-case; None when the path has fewer than two segments
     display: str
-    has_credential: bool = False
-    """Has a password, a query, or a user over http: the last two may be tokens."""
+    has_credential: bool = False  # Has a password, a query, or a user over http: the last two may be tokens
 
 
 def parse_git_url(url: str) -> GitUrl:

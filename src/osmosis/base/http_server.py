@@ -18,14 +18,10 @@ if TYPE_CHECKING:  # the floor loads no web framework
 
 
 LOOK_S = 10.0
-PATIENCE_S = 60.0
-"""Seconds that a request, or the reading of a response, may make no progress."""
-LEAST_BYTES = 256
-"""Bytes between two checks; fewer are no progress."""
-MAX_HEAD = 64 * 1024
-"""Bytes of a request line and its headers."""
-FRAMES_PER_BODY = 4
-"""Bytes of chunk frames per byte of body, beyond `MAX_HEAD`."""
+PATIENCE_S = 60.0  # Seconds that a request, or the reading of a response, may make no progress
+LEAST_BYTES = 256  # Bytes between two checks; fewer are no progress
+MAX_HEAD = 64 * 1024  # Bytes of a request line and its headers
+FRAMES_PER_BODY = 4  # Bytes of chunk frames per byte of body, beyond `MAX_HEAD`
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -35,8 +31,7 @@ class BoundedHttp(HttpToolsProtocol):
     look_s = LOOK_S
     patience_s = PATIENCE_S
 
-    _receiving = True
-    """A request is arriving: from the first byte of the connection to the end of each message."""
+    _receiving = True  # A request is arriving: from the first byte of the connection to the end of each message
     _frame_bytes = 0
     _body_bytes = 0
     _arrived = 0

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 JsonObject: TypeAlias = dict[str, Any]
 
 
-MAX_DEPTH = 100
-"""Levels of nesting; JSON libraries accept 254, and other data surrounds this."""
+MAX_DEPTH = 100  # Levels of nesting; JSON libraries accept 254, and other data surrounds this
 _WORD = 2**63
 _IMMUTABLE = (str, bytes, int, float, bool, type(None), datetime.datetime, datetime.date)
 

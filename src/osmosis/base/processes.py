@@ -154,8 +154,7 @@ def limit_files(pid: int, most: int) -> None:
         psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (most, most))
 
 
-REFUSED = 3
-"""Exit code of a reader that wrote an error instead of its result."""
+REFUSED = 3  # Exit code of a reader that wrote an error instead of its result
 
 
 def reader_main(read: Callable[[JsonObject], object]) -> int:

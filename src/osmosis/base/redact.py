@@ -19,8 +19,7 @@ _SHORTEST_LINE = 8
 LARGEST_FILE = 64 * 1024 * 1024
 AT_A_TIME = 1024 * 1024
 MOST_FILES = 100_000
-MOST_HELD = 8
-"""Lines; a secret that is broken over more is not found."""
+MOST_HELD = 8  # Lines; a secret that is broken over more is not found
 BEGINNING = 3
 CHANGED_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FRAME = re.compile(r"^-----[A-Z0-9 ]+-----\Z")

@@ -115,8 +115,7 @@ def _opened(name: str, flags: int, folder: int) -> Iterator[int]:
 
 
 CHUNK = 256 * 1024
-MOST_FILES = 10_000
-"""Files of one rollout; more are not listed."""
+MOST_FILES = 10_000  # Files of one rollout; more are not listed
 
 
 @dataclass(frozen=True, slots=True)

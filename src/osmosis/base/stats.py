@@ -63,11 +63,9 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 _NORMAL = NormalDist()
-_BINS = 400
-"""Number of different rows; more are merged with neighbours: the mean stays exact, the variance to 1e-5."""
+_BINS = 400  # Number of different rows; more are merged with neighbours: the mean stays exact, the variance to 1e-5
 _FAR = 12.0
-_NOTHING = 1e-100
-"""Relative size of a term that is left out: it decides nothing, and its square underflows."""
+_NOTHING = 1e-100  # Relative size of a term that is left out: it decides nothing, and its square underflows
 
 
 class Rows(NamedTuple):

@@ -39,8 +39,7 @@ class Point(NamedTuple):
     """Values of a step; of an evaluation a step is a rollout, in the order in which they ended."""
 
     step: int
-    at: float
-    """Unix time, the same whenever it is sent."""
+    at: float  # Unix time, the same whenever it is sent
     values: Mapping[str, float]
 
 

@@ -16,21 +16,17 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollo
 class LoggedRollout:
     """One attempt at one row; storing it sets `row_index`, `row_key`, and its id and a free number where needed."""
 
-    row: JsonObject
-    """With `id`, and `user_prompt` or `messages`; `ground_truth` and `metadata` where the log has them."""
+    row: JsonObject  # With `id`, and `user_prompt` or `messages`; `ground_truth` and `metadata` where the log has them
     rollout: Rollout
 
 
 @dataclass(slots=True)
 class LoggedRun:
     name: str
-    agent: str
-    """The tool and what it evaluated: `inspect_ai:arithmetic`."""
+    agent: str  # The tool and what it evaluated: `inspect_ai:arithmetic`
     model: str
-    rollouts: Iterable[LoggedRollout]
-    """In any order; read once."""
-    scores: list[str] = field(default_factory=list)
-    """Names of the scores, the primary one first."""
+    rollouts: Iterable[LoggedRollout]  # In any order; read once
+    scores: list[str] = field(default_factory=list)  # Names of the scores, the primary one first
     created_at: datetime | None = None
     params: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)

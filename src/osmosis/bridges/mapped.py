@@ -27,8 +27,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "seconds": ("seconds", "latency", "duration"),
 }
 """The names that can be mapped, with the columns that are taken without a mapping."""
-SAMPLE = 100
-"""Objects from the beginning in which a mapped column has to appear."""
+SAMPLE = 100  # Objects from the beginning in which a mapped column has to appear
 
 
 def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:

@@ -19,8 +19,7 @@ from osmosis.errors import NotFound, ValidationError
 from osmosis.records.run.rollout import Score
 
 NAME = "promptfoo"
-ERROR = 2
-"""`failureReason` of a call that failed; 1 is a failed assertion."""
+ERROR = 2  # `failureReason` of a call that failed; 1 is a failed assertion
 TARGETS = ("equals", "contains", "icontains", "starts-with")
 FILE = "file://"
 

@@ -15,11 +15,9 @@ OPERATIONS = ("chat", "text_completion", "generate_content")
 
 @dataclass(slots=True)
 class TracedCall:
-    id: str
-    """`TRACE:SPAN`, in hexadecimal."""
+    id: str  # `TRACE:SPAN`, in hexadecimal
     model: str
-    messages: list[Message]
-    """Empty where the application did not capture content."""
+    messages: list[Message]  # Empty where the application did not capture content
     answer: str
 
 

@@ -212,8 +212,7 @@ async def _step_row(prompt: Prompt, model: SteppedModel, attempts: Attempts, row
 
 
 DEFAULT_MODEL = "gpt-5-mini"
-SHOWN_WHOLE = 5
-"""Number of rows up to which whole conversations are shown; more rows get one line each."""
+SHOWN_WHOLE = 5  # Number of rows up to which whole conversations are shown; more rows get one line each
 DEBUG_FOLDER = "test_debug"
 
 

@@ -35,8 +35,7 @@ class AgentRef:
     mcp: str | None = None
     dataset: Path | None = None
     config: EvalConfig | None = None
-    python: str | None = None
-    """Of an older generation: it starts the entrypoint as a server."""
+    python: str | None = None  # Of an older generation: it starts the entrypoint as a server
 
 
 def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str | None = None) -> AgentRef:

@@ -302,8 +302,7 @@ class Demo:
     workspace: Path
     environ: Mapping[str, str]
     cwd: Path
-    done: list[dict[str, object]] = field(default_factory=list)
-    """`{command, ...envelope}` per command, for `--json`."""
+    done: list[dict[str, object]] = field(default_factory=list)  # `{command, ...envelope}` per command, for `--json`
 
     def heading(self, number: int, text: str) -> None:
         self.line()

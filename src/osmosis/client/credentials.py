@@ -35,8 +35,7 @@ HOSTED = "https://platform.osmosis.ai"
 class Login:
     url: str
     token: str = field(repr=False)
-    user: dict[str, object] = field(default_factory=dict)
-    """`id`, `email`, `name`."""
+    user: dict[str, object] = field(default_factory=dict)  # `id`, `email`, `name`
     token_id: str | None = None
     expires_at: str | None = None
     created_at: str | None = None

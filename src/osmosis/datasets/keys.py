@@ -45,8 +45,7 @@ class RowKeys:
 class SelectedRows:
     places: dict[str, int] = field(default_factory=dict)
     """Zero-based index in the file, by key, in the order of the file."""
-    hashes: dict[str, str] | None = None
-    """Hash of the content by key; None when the keys are made from it."""
+    hashes: dict[str, str] | None = None  # Hash of the content by key; None when the keys are made from it
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, str]]) -> "SelectedRows":

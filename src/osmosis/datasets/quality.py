@@ -11,8 +11,7 @@ from osmosis.records.run.rows import Row
 NGRAM = 13
 """Words that two texts share by copying, not by chance (Brown et al. 2020, "Language models are few-shot learners",
 appendix C)."""
-SHARE = 0.5
-"""Share of a row's n-grams that another text must have."""
+SHARE = 0.5  # Share of a row's n-grams that another text must have
 TEMPLATE_ROWS = 0.01
 """Share of rows from which on an n-gram is the dataset's own wording, at least `LEAST_ROWS` of them."""
 LEAST_ROWS = 10

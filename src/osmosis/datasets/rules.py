@@ -14,12 +14,9 @@ _MANY = 256
 
 
 class Severity(str, Enum):
-    ERROR = "error"
-    """No run can use this row or file."""
-    PLATFORM = "platform"
-    """Fine for a local run, which warns; a platform refuses the file."""
-    NOTE = "note"
-    """Shown; nothing is refused."""
+    ERROR = "error"  # No run can use this row or file
+    PLATFORM = "platform"  # Fine for a local run, which warns; a platform refuses the file
+    NOTE = "note"  # Shown; nothing is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,7 @@ class RowFault:
     rule: Rule
     message: str
     key: str = ""
-    ends: bool = False
-    """Nothing after this place can be read."""
+    ends: bool = False  # Nothing after this place can be read
 
 
 def normalize_row(data: object, usual: dict[tuple[str, ...], bool]) -> object:

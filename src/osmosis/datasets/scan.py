@@ -38,16 +38,14 @@ _KEPT_BYTES = 4 * 2**20
 _KEPT_ROWS = 20_000
 _TOO_DEEP = "nested too deep to be written as JSON"
 
-KeptRow = tuple[int, "int | None", dict[str, Any], str]
-"""A row's index, line, columns, and hash of its content."""
+KeptRow = tuple[int, "int | None", dict[str, Any], str]  # A row's index, line, columns, and hash of its content
 
 
 @dataclass(slots=True)
 class BrokenRule:
     rule: Rule
     message: str
-    index: int | None = None
-    """Zero-based row index; None for the file as a whole."""
+    index: int | None = None  # Zero-based row index; None for the file as a whole
     line: int | None = None  # one-based, in formats with lines
     key: str = ""
 
@@ -70,14 +68,11 @@ class DatasetFacts:
     rows: int | None = None  # rows in the whole file; None when the scan did not reach its end
     sha256: str | None = None  # hash of the file; None when the scan did not reach its end
     rows_hash: str = ""
-    bad: list[BrokenRule] = field(default_factory=list)
-    """The first thousand rows that no run can use."""
-    strict: list[BrokenRule] = field(default_factory=list)
-    """The first thousand faults that only a platform refuses."""
+    bad: list[BrokenRule] = field(default_factory=list)  # The first thousand rows that no run can use
+    strict: list[BrokenRule] = field(default_factory=list)  # The first thousand faults that only a platform refuses
     notes: list[BrokenRule] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    by_id: bool = False
-    """True when rows are keyed by their column `id`, False by their content."""
+    by_id: bool = False  # True when rows are keyed by their column `id`, False by their content
     columns: list[str] = field(default_factory=list)
     preview: list[dict[str, Any]] = field(default_factory=list)
     kept: list[KeptRow] | None = None

@@ -19,10 +19,8 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Category, Completion, Message
 
-MODEL_FAILED = 424
-"""The model failed after our own retries: a status that no client library retries."""
-OVERLOADED = 503
-"""Asking again later helps. Never 429, at which one harness gives up at once."""
+MODEL_FAILED = 424  # The model failed after our own retries: a status that no client library retries
+OVERLOADED = 503  # Asking again later helps. Never 429, at which one harness gives up at once.
 CHUNK_CHARS = 200
 
 
@@ -48,8 +46,7 @@ class Call:
     model: str = ""
     stream: bool = False
     with_usage: bool = True  # whether a stream ends with the usage
-    left_out: list[str] = field(default_factory=list)
-    """Fields and tools of the request without an effect here."""
+    left_out: list[str] = field(default_factory=list)  # Fields and tools of the request without an effect here
     handles: dict[int, list[str]] = field(default_factory=dict)
     """Ids and opaque texts with which each assistant message came back, by its position."""
     native_tools: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -70,8 +67,7 @@ class Envelope:
 
     model: str
     handle: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
-    claim: Callable[[str], str] = str
-    """Returns the id to use for a tool call, unlike all others of the conversation."""
+    claim: Callable[[str], str] = str  # Returns the id to use for a tool call, unlike all others of the conversation
     raw_id: str | None = None  # the provider's id of the reply, where it is known before the first event
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -289,8 +285,7 @@ ROUTER = "router"
 PROBE = "probe"
 SUGGESTION = "suggestion"
 RETRY = "retry"
-TRAINED = frozenset({AGENT, SUBAGENT, COMPACTION})
-"""Calls in which the model did the agent's work."""
+TRAINED = frozenset({AGENT, SUBAGENT, COMPACTION})  # Calls in which the model did the agent's work
 
 BILLING = "x-anthropic-billing-header:"
 """First line of a system block of Claude Code; it depends on version and first prompt."""

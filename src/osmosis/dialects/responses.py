@@ -353,8 +353,7 @@ class ResponsesStream(dialect.ItemStream):
 
 
 ENCRYPTED = "reasoning.encrypted_content"
-_AT = "before_call"
-"""Key of a reasoning item between the tool calls of an answer: the number of calls before it."""
+_AT = "before_call"  # Key of a reasoning item between the tool calls of an answer: the number of calls before it
 _STATUSES = {"context_length_exceeded": "400", "invalid_prompt": "400", "insufficient_quota": "429"}
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter"}
 

@@ -116,8 +116,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 MOST_FILES = 1000
-MOST_BYTES = 16 * 2**20
-"""Bytes above which a file is known by its size and time instead of its content."""
+MOST_BYTES = 16 * 2**20  # Bytes above which a file is known by its size and time instead of its content
 _SKIPPED = {
     *(".git", ".osmosis", ".venv", "venv", "__pycache__", "node_modules", "site-packages", "dist-packages"),
     *(".github", "tests", "docs"),
@@ -129,8 +128,7 @@ def is_agent_file(path: PurePath) -> bool:
     return not _SKIPPED.intersection(path.parts) and not path.name.lower().startswith(_TALK)
 
 
-Manifest = dict[str, dict[str, str]]
-"""`agent` and `score`: path from the base folder, to digest."""
+Manifest = dict[str, dict[str, str]]  # `agent` and `score`: path from the base folder, to digest
 
 
 class AgentFiles:

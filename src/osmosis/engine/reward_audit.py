@@ -19,8 +19,7 @@ from osmosis.sdk.workflow import Grader, GraderClass
 
 _TWICE = ("truth", "another row's truth", "empty")
 _TWICE_ROWS = 10
-LEAST_CALLS = 24
-"""How often a probe that seems to be free is scored again, over all rows, when scores waver."""
+LEAST_CALLS = 24  # How often a probe that seems to be free is scored again, over all rows, when scores waver
 _ByScore = dict[str, tuple[dict[Key, Scored], dict[Key, list[Scored]]]]
 
 

@@ -28,10 +28,8 @@ from osmosis.sdk.score_functions import bounds_of, takes_conversation
 from osmosis.sdk.user_code import contain, in_thread, is_async, left_behind, loop_user
 
 QUICK_S = 0.002
-QUICK_CALLS = 8
-"""Calls in a row within `QUICK_S` after which a function counts as quick."""
-STUCK_S = 0.1
-"""Seconds after which calls that wait behind others get a thread each."""
+QUICK_CALLS = 8  # Calls in a row within `QUICK_S` after which a function counts as quick
+STUCK_S = 0.1  # Seconds after which calls that wait behind others get a thread each
 
 Call = Callable[[], object]
 

@@ -11,8 +11,7 @@ from osmosis.sdk.user_code import GRACE_S, Blocked, contain, loop_user, stop_tas
 
 T = TypeVar("T")
 
-HELD_S = 0.5
-"""Seconds for which code may keep the event loop before it counts as keeping it from others."""
+HELD_S = 0.5  # Seconds for which code may keep the event loop before it counts as keeping it from others
 LATE_S = 0.1
 
 
@@ -140,10 +139,8 @@ class Task:
     stage: str = "waiting"
     since: float = field(default_factory=time.monotonic)
     loop_use: LoopUse | None = None
-    held_s: float = 0.0
-    """Seconds for which this attempt kept the event loop from others."""
-    ends_at: float | None = None
-    """When its code has to end, on the monotonic clock; None without a limit."""
+    held_s: float = 0.0  # Seconds for which this attempt kept the event loop from others
+    ends_at: float | None = None  # When its code has to end, on the monotonic clock; None without a limit
     on_enter: Callable[[], None] | None = None
     left_behind: list[str] = field(default_factory=list)
 

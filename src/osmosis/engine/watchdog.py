@@ -31,8 +31,7 @@ LONGEST_SHOWN = 10
 STUCK_S = 60.0
 BLOCKED_S = 2.0
 BLOCK_GRACE_S = 1.0
-LAST_GRACE_S = 15.0
-"""Seconds past the run's time limit after which its process is ended, if it is its own."""
+LAST_GRACE_S = 15.0  # Seconds past the run's time limit after which its process is ended, if it is its own
 _RATE_LIMIT = "for a rate limit"
 
 

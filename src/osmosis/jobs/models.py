@@ -37,8 +37,7 @@ POLL_S = 0.2
 DEATHS_IN_A_ROW = 5
 STEADY_S = 60.0
 RESTART_BASE_S, RESTART_MAX_S = 0.25, 30.0
-ASKED_AGAIN = 2
-"""Repeats of a request that a death cut off: the request itself may be the cause."""
+ASKED_AGAIN = 2  # Repeats of a request that a death cut off: the request itself may be the cause
 PATIENCE_S = 120.0
 
 FETCH_STEP = "base-model"

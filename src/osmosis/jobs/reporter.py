@@ -163,8 +163,7 @@ SILENT_AT_MOST_S = 60.0
 class _Lane:
     path: str
     key: str
-    kept: int | None = None
-    """Most messages that wait; the oldest are dropped. None: no limit."""
+    kept: int | None = None  # Most messages that wait; the oldest are dropped. None: no limit.
     waiting: deque[bytes] = field(default_factory=deque)
     size: int = 0
     dropped: int = 0

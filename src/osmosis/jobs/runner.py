@@ -38,8 +38,7 @@ class Exit(enum.IntEnum):
     """Exit codes of a job process, for the executor's log; the platform goes by the last message."""
 
     REPORTED = 0
-    UNREPORTED = 1
-    """The platform was not told: it will start the run again."""
+    UNREPORTED = 1  # The platform was not told: it will start the run again
     LEASE_LOST = 3
 
 

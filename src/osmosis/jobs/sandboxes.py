@@ -199,8 +199,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 MODEL_TMP_MB = 2048
 GPUS = ("nvidia*", "kfd", "dri")
-GATE = ("127.0.0.1", 7576)
-"""Where a rollout finds its model endpoint, in a network of its own."""
+GATE = ("127.0.0.1", 7576)  # Where a rollout finds its model endpoint, in a network of its own
 COMMIT, ARTIFACTS, ENVIRONMENT, PROJECT = map(Path, ("/rollout", "/artifacts", "/environment", "/project"))
 
 

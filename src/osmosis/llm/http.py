@@ -25,10 +25,8 @@ CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 60.0
 _READ_SIZE = 256 * 1024
 
-OnData = Callable[[bytes], None]
-"""Receives the body of an answer with status 200 as it arrives; must not raise."""
-Address = tuple[str, int, bool]
-"""Host, port, and whether it speaks TLS."""
+OnData = Callable[[bytes], None]  # Receives the body of an answer with status 200 as it arrives; must not raise
+Address = tuple[str, int, bool]  # Host, port, and whether it speaks TLS
 Headers = dict[str, str]  # values by lower-case name; the last one of a name that is repeated
 
 

@@ -22,18 +22,15 @@ class ChatRequest:
     messages: list[Message]
     tools: list[JsonObject] | None = None
     params: JsonObject = field(default_factory=dict)
-    rollout_id: str = ""
-    """With `row_index` and `attempt` it seeds the stand-in and keys the cache."""
+    rollout_id: str = ""  # With `row_index` and `attempt` it seeds the stand-in and keys the cache
     row_index: int = 0
     attempt: int = 0
     on_wait: Callable[[float], None] | None = None
     """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
     on_piece: Callable[[Piece], None] | None = None
     """Receives the answer while it is written, from a model that can stream; the pieces add up to the completion."""
-    told: bool = False
-    """True once a piece was emitted: from then on the call cannot be repeated."""
-    purpose: str = ""
-    """What the call is for, when not the agent's own work (`dialects.harnesses`)."""
+    told: bool = False  # True once a piece was emitted: from then on the call cannot be repeated
+    purpose: str = ""  # What the call is for, when not the agent's own work (`dialects.harnesses`)
 
     def tell(self, piece: Piece) -> None:
         if self.on_piece is not None:

@@ -21,8 +21,7 @@ from osmosis.records.run.rollout import Category, Message, Usage
 
 MOST_USAGE = 10**12
 _REDIRECTS = 5
-_NEVER = -9999.0
-"""Log-probability of what cannot be sampled, as vLLM writes it: JSON has no infinity."""
+_NEVER = -9999.0  # Log-probability of what cannot be sampled, as vLLM writes it: JSON has no infinity
 _WRITTEN = "cache_creation_input_tokens"
 
 

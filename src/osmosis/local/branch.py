@@ -67,8 +67,7 @@ def _likelihood(group: Collection[str], counts: Mapping[str, Counts], rowwise: b
 
 
 Say = Callable[[str], None]
-Values = dict[int, dict[int, float]]
-"""Scores by row and attempt; failures of the agent as 0."""
+Values = dict[int, dict[int, float]]  # Scores by row and attempt; failures of the agent as 0
 LEAST_ROLLOUTS = 10
 MOST_MEASUREMENTS = 40
 NOT_THE_CODE = (

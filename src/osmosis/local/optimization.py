@@ -38,8 +38,7 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.messages import FOLDER, SUFFIX, solution_of
 
 OUTAGES = ("rate_limit", "auth", "server_error", "connection", "server_died", "cancelled", "budget")
-Texts = Mapping[str, str]
-"""Text by file, relative to the rollout directory."""
+Texts = Mapping[str, str]  # Text by file, relative to the rollout directory
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "node_modules")
 
 
@@ -100,8 +99,7 @@ def describe_rollout(rollout: Rollout, truth: str | None) -> JsonObject:
 class Candidates:
     folder: Path
     workspace: Path
-    rollout: Path
-    """Relative to the workspace, and to the folder of each candidate."""
+    rollout: Path  # Relative to the workspace, and to the folder of each candidate
     seed: Texts
     keep_links: bool = False
     """Copy links as links: of code that may not read this machine's files, also not by a link to them."""
@@ -171,14 +169,12 @@ class Search:
     rows: Mapping[str, list[int]]
     reflection: Reflection
     read_rows: Callable[[Sequence[int]], Iterator[Row]]
-    read_rollouts: Callable[[str], Iterable[Rollout]]
-    """Reads what is stored of a candidate, by name."""
+    read_rollouts: Callable[[str], Iterable[Rollout]]  # Reads what is stored of a candidate, by name
     run_rows: Callable[[str, Path, Sequence[int]], str | None]
     """Runs what these rows owe of a candidate; returns why it ended early, raises LoadError for broken code."""
     read_bounds: Callable[[], Mapping[str, Bounds]]
     on_progress: Callable[[Optimization, str], None]
-    again: str = "the same command"
-    """The command that goes on after an outage."""
+    again: str = "the same command"  # The command that goes on after an outage
     propose_new_texts = None
 
     def __post_init__(self) -> None:

@@ -36,16 +36,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
-    kind: str
-    """`module`, `mcp`, `server`, `entrypoint` or `command`."""
+    kind: str  # `module`, `mcp`, `server`, `entrypoint` or `command`
     target: str
     environ: Mapping[str, str] = field(repr=False)
     agent: LoadedAgent | None = None
     files: tuple[Path, ...] = ()
     server_key: str | None = field(default=None, repr=False)
     base_dir: Path = Path()
-    python: str = ""
-    """The one that starts an `entrypoint`."""
+    python: str = ""  # The one that starts an `entrypoint`
 
     @property
     def brings_reward(self) -> bool:

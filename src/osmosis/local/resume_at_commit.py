@@ -16,8 +16,7 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.run.history import Look
 
-_BEFORE = "before_extension"
-"""Key in `run.json` with its former content, while a run is extended."""
+_BEFORE = "before_extension"  # Key in `run.json` with its former content, while a run is extended
 
 
 def check_extendable(journal: Journal) -> None:

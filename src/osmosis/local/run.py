@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from osmosis.metrics.compare import Comparison
 
-CUT_OFF = "cut off"
-"""End of a session, in the journal's words, when a person did not wait for rollouts in flight."""
+CUT_OFF = "cut off"  # End of a session, in the journal's words, when a person did not wait for rollouts in flight
 _COLUMNS = ("score", "figure", "value", "95 % interval", "")
 
 

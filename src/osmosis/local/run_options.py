@@ -25,8 +25,7 @@ _OTHER_KEYS = {"anthropic": "ANTHROPIC_AUTH_TOKEN", "gemini": "GOOGLE_API_KEY", 
 
 ScoreFunction = Callable[..., Any]
 
-Confirm = Callable[[str], bool]
-"""Asks a person and waits for the answer; called in a thread while a run goes on."""
+Confirm = Callable[[str], bool]  # Asks a person and waits for the answer; called in a thread while a run goes on
 
 
 class Watcher(Observer):
@@ -38,8 +37,7 @@ class RunOptions:
     """One local run beside its plan; flags and the Python API fill it, nothing else is stored than `facts`."""
 
     base_dir: Path
-    runs_dir: Path | None
-    """Parent of the run's folder; None stores nothing."""
+    runs_dir: Path | None  # Parent of the run's folder; None stores nothing
     environ: Mapping[str, str] = field(repr=False)
     agent: object | None = None
     functions: Mapping[str, ScoreFunction] = field(default_factory=dict)

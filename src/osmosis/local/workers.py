@@ -29,10 +29,8 @@ MOST = 256
 # The messages between a run and its worker processes: a kind of one byte, a length, a payload.
 _HEAD = struct.Struct(">cI")
 
-ORDER = b"Q"
-"""To the worker, first: pickled plan, options and folder for traces."""
-TASK = b"T"
-"""A pickled `(index, data, line, content_hash, key, attempt, rollout_id, step)`."""
+ORDER = b"Q"  # To the worker, first: pickled plan, options and folder for traces
+TASK = b"T"  # A pickled `(index, data, line, content_hash, key, attempt, rollout_id, step)`
 CANCEL = b"C"
 END = b"X"
 READY = b"U"
@@ -42,8 +40,7 @@ SAY = b"S"
 ANSWERED = b"L"
 LIMITED = b"R"
 FILES = b"O"
-BEAT = b"B"
-"""The loop goes round; seconds until all that runs now has to have ended, by its time limits, or nothing."""
+BEAT = b"B"  # The loop goes round; seconds until all that runs now has to have ended, by its time limits, or nothing
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:

@@ -32,11 +32,9 @@ class Agreement:
     both_fail: int
     rate: float
     rate_interval: Interval | None
-    kappa: float | None
-    """Absent when both always give the same verdict."""
+    kappa: float | None  # Absent when both always give the same verdict
     kappa_interval: Interval | None
-    bias: float
-    """The judge's pass rate minus the people's: above 0, the judge is too kind."""
+    bias: float  # The judge's pass rate minus the people's: above 0, the judge is too kind
     bias_interval: Interval | None
 
     def to_dict(self) -> JsonObject:
@@ -112,8 +110,7 @@ Verdicts = dict[tuple[str, str], list[Verdict]]
 @dataclass(frozen=True, slots=True)
 class Calibrated:
     score: str
-    score_hash: str
-    """Hash of the rubric or function that scored; empty when none was stored."""
+    score_hash: str  # Hash of the rubric or function that scored; empty when none was stored
     found: Agreement
 
 

@@ -15,15 +15,13 @@ from osmosis.records.run.report import Bounds, Interval
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import DerivedKeys, Key, place_key
 
-Attempt = tuple[str, int]
-"""Row key of run A, attempt."""
+Attempt = tuple[str, int]  # Row key of run A, attempt
 Values = Mapping[Attempt, float | None]
 
 
 @dataclass(slots=True)
 class Flip:
-    row_index: int
-    """Row index in run B's dataset."""
+    row_index: int  # Row index in run B's dataset
     attempt: int
     before: float
     after: float
@@ -57,16 +55,13 @@ class Comparison:
     rows: int
     only_a: int
     only_b: int
-    mean_a: float
-    """Mean over rows."""
+    mean_a: float  # Mean over rows
     mean_b: float
     difference: float
     interval: Interval | None
-    failed_a: int
-    """Pairs that both ran and only B has a score for."""
+    failed_a: int  # Pairs that both ran and only B has a score for
     failed_b: int
-    difference_failures_0: float
-    """B minus A over all pairs that both ran, failures as 0."""
+    difference_failures_0: float  # B minus A over all pairs that both ran, failures as 0
     interval_failures_0: Interval | None
     pass_rate_a: float
     pass_rate_b: float
@@ -75,8 +70,7 @@ class Comparison:
     lost: int
     p_value: float | None
     """Two-sided, of the verdict: below 1 - level exactly when it is `better` or `worse`. None with too few rows."""
-    p_value_flips: float
-    """Two-sided, of the difference of the pass rates by row."""
+    p_value_flips: float  # Two-sided, of the difference of the pass rates by row
     verdict: Verdict
     flips: list[Flip] = field(default_factory=list)
     by_row: list[tuple[int, float, float]] = field(default_factory=list)
@@ -85,10 +79,8 @@ class Comparison:
     """Quarantined rows that both have: no figure, flip or verdict counts them."""
     detectable: float | None = None
     """Smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
-    trained_rows: int = 0
-    """Rows of these that a model of the two runs was trained on."""
-    unseen: "Comparison | None" = None
-    """The comparison of the other rows, where there are rows of both kinds."""
+    trained_rows: int = 0  # Rows of these that a model of the two runs was trained on
+    unseen: "Comparison | None" = None  # The comparison of the other rows, where there are rows of both kinds
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
 

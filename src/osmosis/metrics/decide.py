@@ -24,15 +24,11 @@ from osmosis.records.run.study import Question, Stage, Study
 LOOKS = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.17, 0.24, 0.34, 0.5, 0.7, 1.0)
 """Shares of the largest number of rollouts: a large difference is seen early, a small one late."""
 FIRST_ROWS = 20
-HOPELESS = 0.15
-"""A question is given up when its chance to be answered within the budget falls below this."""
-SETTLED_SHARE = 2 / 3
-"""How often settled rows are run for each time that others are."""
-HISTORY = 5
-"""Newest runs over the dataset that tell which of its rows are settled."""
+HOPELESS = 0.15  # A question is given up when its chance to be answered within the budget falls below this
+SETTLED_SHARE = 2 / 3  # How often settled rows are run for each time that others are
+HISTORY = 5  # Newest runs over the dataset that tell which of its rows are settled
 MOST_ROWS = 10_000
-EVEN = 0.25
-"""Variance of passing half of the time, the largest there is."""
+EVEN = 0.25  # Variance of passing half of the time, the largest there is
 _QUESTION = re.compile(r"\s*(\S+)\s*(>=|<=|>|<)\s*(\S+)(?:\s+([+-])\s*(\d*\.?\d+))?\s*")
 _NORMAL = NormalDist()
 
@@ -141,8 +137,7 @@ class _Test:
 
 PastRun = tuple[Mapping[int, Sequence[float]], float]
 """Scores of each row in an earlier run, and the threshold from which on they passed."""
-ScoreFacts = tuple[str, Mapping[str, Bounds]]
-"""Name of a run's primary score, and the declared bounds of its scores."""
+ScoreFacts = tuple[str, Mapping[str, Bounds]]  # Name of a run's primary score, and the declared bounds of its scores
 
 
 class StudySource(Protocol):
@@ -160,10 +155,8 @@ class Growth:
     run: str
     rows: list[int]
     attempts: int
-    missing: Mapping[int, int]
-    """Attempts that rows lack."""
-    cost: float
-    """US dollars that it has cost so far."""
+    missing: Mapping[int, int]  # Attempts that rows lack
+    cost: float  # US dollars that it has cost so far
     left: float | None
     error: str | None = None
 

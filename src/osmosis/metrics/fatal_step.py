@@ -13,8 +13,7 @@ from osmosis.metrics.formats import percent
 from osmosis.records.base import Record
 from osmosis.records.run.report import Interval
 
-Count = tuple[int, int]
-"""How many continuations passed, of how many."""
+Count = tuple[int, int]  # How many continuations passed, of how many
 CERTAIN = 0.95
 _CELLS = 20
 _GRID = [(i + 0.5) / _CELLS for i in range(_CELLS)]

@@ -28,8 +28,7 @@ _WRITE: dict[str, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    name: str
-    """Stable, for machines: `pass_at_3`."""
+    name: str  # Stable, for machines: `pass_at_3`
     label: str
     value: float | str | None
     format: Format = "score"  # kind of the value: a score, a share between 0 and 1, milliseconds, US dollars ...

@@ -10,10 +10,8 @@ from typing import Literal
 from osmosis.base.stats import BoundedMean, Tails, quantile
 from osmosis.records.run.report import Bounds, Distribution, Interval
 
-ROWS_WITHOUT_BOUNDS = 20
-"""Fewer rows support no interval of values whose bounds are unknown."""
-UNSEEN = 1.0
-"""How far unbounded values may lie beyond those seen, in ranges of those seen."""
+ROWS_WITHOUT_BOUNDS = 20  # Fewer rows support no interval of values whose bounds are unknown
+UNSEEN = 1.0  # How far unbounded values may lie beyond those seen, in ranges of those seen
 
 
 def bounded_interval(
@@ -54,8 +52,7 @@ def scale_of(extremes: Bounds, declared: Bounds | None) -> Bounds | None:
     return (low, high) if low <= extremes[0] and extremes[1] <= high and math.isfinite(high - low) else None
 
 
-FALSE_ALARMS = 0.025
-"""Chance that a bar is called missed although the true figure is at it."""
+FALSE_ALARMS = 0.025  # Chance that a bar is called missed although the true figure is at it
 
 
 def missed_bar(
@@ -100,13 +97,10 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    tested: BoundedMean | None
-    """Absent when all scores are equal, on a scale that is not known."""
-    level: float
-    """Higher where several differences are looked at (Bonferroni)."""
+    tested: BoundedMean | None  # Absent when all scores are equal, on a scale that is not known
+    level: float  # Higher where several differences are looked at (Bonferroni)
     enough: bool
-    error: float = 0.0
-    """Standard error of the mean difference."""
+    error: float = 0.0  # Standard error of the mean difference
 
     @property
     def tails(self) -> Tails:

@@ -17,10 +17,8 @@ from osmosis.records.run.rollout import Rollout, RolloutStatus
 Rows = Sequence[Sequence[float]]
 MOST_ROWS = 1_000_000
 MOST_ATTEMPTS = 1_000
-_STEPS = 14
-"""Halvings of the scale: more digits than are shown."""
-_SAMPLED = 2_000
-"""More rows are computed as so many, less by the root of their number."""
+_STEPS = 14  # Halvings of the scale: more digits than are shown
+_SAMPLED = 2_000  # More rows are computed as so many, less by the root of their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,11 @@ class Pilot:
     """Variances of a score, estimated from one or two runs."""
 
     rows: int
-    attempts: float
-    """Mean number at a row."""
+    attempts: float  # Mean number at a row
     between: float
     """Variance of the rows' true means; 0 with single attempts, which cannot tell it from that within rows."""
-    within: float
-    """Variance of the attempts at one row, all that there is with single attempts."""
-    effect: float
-    """Variance of the rows' true differences between two runs; 0 with one."""
+    within: float  # Variance of the attempts at one row, all that there is with single attempts
+    effect: float  # Variance of the rows' true differences between two runs; 0 with one
     extremes: Bounds
     declared: Bounds | None = None
 
@@ -130,8 +125,7 @@ def _least(is_enough: Callable[[int], bool], most: int) -> int | None:
 LEVEL = 0.95
 LEAST_PILOT = 5
 _SIMULATED = 20_000
-UNSEEN = 3.0
-"""The most that one rollout can take, in multiples of the pilot's greatest value."""
+UNSEEN = 3.0  # The most that one rollout can take, in multiples of the pilot's greatest value
 
 
 @dataclass(slots=True)

@@ -21,15 +21,11 @@ from osmosis.records.run.report import Bounds, Interval
 class PoweredMean:
     rows: int
     labelled_rows: int
-    judge: float
-    """The judge's mean over all rows, failures as 0."""
-    people: float
-    """Mean of the labels alone."""
-    weight: float
-    """Weight of the judge's scores, 0 to 1: 0 when they say nothing about people's."""
+    judge: float  # The judge's mean over all rows, failures as 0
+    people: float  # Mean of the labels alone
+    weight: float  # Weight of the judge's scores, 0 to 1: 0 when they say nothing about people's
     mean: float
-    interval: Interval | None
-    """Absent with few labelled rows, and for scores whose bounds are unknown."""
+    interval: Interval | None  # Absent with few labelled rows, and for scores whose bounds are unknown
 
     def to_dict(self) -> JsonObject:
         return {**asdict(self), "interval": pair_of(self.interval)}

@@ -20,8 +20,7 @@ from osmosis.records.run.rows import Row
 
 Kind = Literal["truth", "worthless"]
 UPPER = "truth, upper case"
-ALLOWED = 0.25
-"""Share of the reward that a worthless answer may earn: a bonus for the format may well be a tenth."""
+ALLOWED = 0.25  # Share of the reward that a worthless answer may earn: a bonus for the format may well be a tenth
 WORTH_SAYING = 0.05
 _FALSE_ALARMS = 0.05
 SLOW_MS = 1000.0
@@ -69,11 +68,9 @@ class Probed:
     mean: float | None
     low: float | None
     high: float | None
-    share: float | None
-    """Share of the reward, on the scale of the module docstring; None where there is no such scale."""
+    share: float | None  # Share of the reward, on the scale of the module docstring; None where there is no such scale
     failed: int
-    example: JsonObject | None = None
-    """The row at which it earned most: `row_index`, `answer`, `value`."""
+    example: JsonObject | None = None  # The row at which it earned most: `row_index`, `answer`, `value`
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,7 @@ class _ByRow:
 
 NAMES = ("mean", "median", "mode", "max", "at-least-K", "pass@K", "pass^K")
 
-Values = Sequence[float]
-"""Scores of the attempts at one row, in ascending order."""
+Values = Sequence[float]  # Scores of the attempts at one row, in ascending order
 
 _PLAIN: dict[str, Callable[[Values], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),

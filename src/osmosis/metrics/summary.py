@@ -16,13 +16,10 @@ from osmosis.records.run.report import AnswerIssueCount, Bounds, FailureCount, G
 from osmosis.records.run.rollout import AnswerIssue, Category, Failure, Phase, Rollout, RolloutStatus, Usage
 
 _ROWS_SHOWN = 10
-GROUPS_SHOWN = 50
-"""Values of one column; the rows of all further values are one group."""
-OWN_SCORE = "reward"
-"""Score of a grader, or of the agent itself: the primary one, unless the plan names another."""
+GROUPS_SHOWN = 50  # Values of one column; the rows of all further values are one group
+OWN_SCORE = "reward"  # Score of a grader, or of the agent itself: the primary one, unless the plan names another
 OTHER = "(other)"
-NOT_RECORDED = "(not recorded)"
-"""Group of rollouts that were stored before figures were grouped by that column."""
+NOT_RECORDED = "(not recorded)"  # Group of rollouts that were stored before figures were grouped by that column
 
 
 @dataclass(frozen=True, slots=True)

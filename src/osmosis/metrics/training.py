@@ -19,8 +19,7 @@ from osmosis.records.run.training import TrainingPlan
 
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2
-NO_SIGNAL = 0.05
-"""Share of groups with signal below which, by the upper end of its interval, nothing can be learned."""
+NO_SIGNAL = 0.05  # Share of groups with signal below which, by the upper end of its interval, nothing can be learned
 MANY_TRUNCATED = 0.1
 CLOSE_TO_LIMIT = 0.5
 
@@ -38,10 +37,8 @@ class Gate:
     """Prediction for a training run. Shares are of rollouts; `no_signal` is of rows."""
 
     rollouts: int
-    groups: int
-    """Rows with at least two scored attempts."""
-    no_signal: float | None
-    """Absent without such rows."""
+    groups: int  # Rows with at least two scored attempts
+    no_signal: float | None  # Absent without such rows
     signal: float | None
     """Share of the training's groups whose rewards will differ; None where every row has one attempt."""
     signal_interval: Interval | None
@@ -49,8 +46,7 @@ class Gate:
     failed: float | None
     truncated: float | None  # rollouts whose answers fill max_response_length
     p95_s: float | None
-    least_s: float | None
-    """Seconds of all steps, if the rollouts of a step run side by side, without updates."""
+    least_s: float | None  # Seconds of all steps, if the rollouts of a step run side by side, without updates
     findings: list[Finding]
 
     @property

@@ -12,8 +12,7 @@ _CAUSES = (
     (Category.RATE_LIMIT, "hit a rate limit: lower the concurrency"),
 )
 _LITTLE_COVERAGE = 0.95
-_MANY_ISSUES = 0.05
-"""Share of rollouts without a proper answer from which on a mean is misleading."""
+_MANY_ISSUES = 0.05  # Share of rollouts without a proper answer from which on a mean is misleading
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,7 @@ def _blank(content: object) -> bool:
 
 Curve = Sequence[tuple[int, float]]
 
-LASTING = 3
-"""Steps that a sign has to last."""
+LASTING = 3  # Steps that a sign has to last
 NO_SIGNAL = 0.9
 FAILED = 0.5
 TRUNCATED = 0.3

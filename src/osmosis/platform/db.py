@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from osmosis.errors import Conflict, PlatformError, ValidationError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-RELEASED = "0026"
-"""The migration of 1.0.0; none between the first one and this was released."""
+RELEASED = "0026"  # The migration of 1.0.0; none between the first one and this was released
 HEAD = "0035"
 BUSY_TIMEOUT_MS = 30_000
 LIMIT_S = 20.0

@@ -49,8 +49,7 @@ from osmosis.records.base import Record
 
 log = logging.getLogger("osmosis.platform")
 
-MAX_DEPTH = 200
-"""JSON writers end at 254 levels, and what is stored is nested a few more."""
+MAX_DEPTH = 200  # JSON writers end at 254 levels, and what is stored is nested a few more
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -79,8 +79,7 @@ class DatabaseRun:
     run: tables.Run
     workspace: tables.Workspace
     role: str = "viewer"
-    author: str | None = None
-    """The viewer's name; None if they may not annotate."""
+    author: str | None = None  # The viewer's name; None if they may not annotate
 
     @cached_property
     def _report(self) -> Report | None:

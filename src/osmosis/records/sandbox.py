@@ -93,8 +93,7 @@ class SessionCommand:
     cwd: str = "."
     time_s: float = 60.0
     memory_mb: int = 512
-    network: bool = False
-    """Outside hosts; never this machine or private addresses."""
+    network: bool = False  # Outside hosts; never this machine or private addresses
 
 
 class EndedBy(str, enum.Enum):
@@ -109,12 +108,10 @@ class EndedBy(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitedResult:
-    code: int
-    """Exit code; negative: the signal."""
+    code: int  # Exit code; negative: the signal
     stdout: bytes
     stderr: bytes
-    ended: EndedBy
-    """The limit that ended it, if any. CPU time shows as a signal: -SIGXCPU or -SIGKILL."""
+    ended: EndedBy  # The limit that ended it, if any. CPU time shows as a signal: -SIGXCPU or -SIGKILL.
     seconds: float
 
     @property

@@ -21,8 +21,7 @@ ANSWER_S = 20.0
 OWNER = "osmosis.owner"
 USER = 1000
 ENGINE_FAILED = 125
-NOT_STARTED = (125, 126, 127)
-"""Exit codes of an engine when a container did not start; also of commands, once one did."""
+NOT_STARTED = (125, 126, 127)  # Exit codes of an engine when a container did not start; also of commands, once one did
 MOST_OPEN_FILES = 4096
 MOST_THREADS = 4096
 SIGNAL_CODES = range(129, 129 + 64)

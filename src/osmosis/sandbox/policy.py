@@ -11,12 +11,10 @@ from osmosis.errors import SandboxUnavailable
 class Level(enum.IntEnum):
     """Strength of the boundary. A higher level holds all that a lower one does."""
 
-    NONE = 0
-    """Limits and an end for everything that was started; files and network are the caller's."""
+    NONE = 0  # Limits and an end for everything that was started; files and network are the caller's
     LANDLOCK = 1
     """Files and IPC of its own, as another user where the caller is root; processes and network are the machine's."""
-    NAMESPACES = 2
-    """Files, processes and network of its own, by bubblewrap or by the kernel's calls (`own_namespaces`)."""
+    NAMESPACES = 2  # Files, processes and network of its own, by bubblewrap or by the kernel's calls (`own_namespaces`)
     CONTAINER = 3
     """A container of podman or docker: the programs of an image, too. Only for commands that end, by `run`."""
 
@@ -31,8 +29,7 @@ TMP_FILES = 100_000
 
 class Network(str, enum.Enum):
     NONE = "none"
-    OPEN = "open"
-    """Also outside hosts: not the host's own addresses, nor private or link-local ones."""
+    OPEN = "open"  # Also outside hosts: not the host's own addresses, nor private or link-local ones
     SHARED = "shared"
 
 
@@ -40,8 +37,7 @@ class Network(str, enum.Enum):
 class Limits:
     """Limits on a process with all it starts. None is no limit."""
 
-    memory_mb: int | None = None
-    """Memory of all its processes together; one that outgrows it is ended."""
+    memory_mb: int | None = None  # Memory of all its processes together; one that outgrows it is ended
     cpus: float | None = None
     """Cores that all its processes together may use. Only where control groups are ours, and in a container."""
     address_space_mb: int | None = None
@@ -67,13 +63,11 @@ class Policy:
     write: tuple[Path, ...] = ()
     names: Mapping[Path, Path] = field(default_factory=dict)
     """Names inside of some of `read` and `write`. Only a root of its own has other names: see `inside`."""
-    work: Path | None = None
-    """A folder that it may change and starts in: `/sandbox` in a root of its own, else itself."""
+    work: Path | None = None  # A folder that it may change and starts in: `/sandbox` in a root of its own, else itself
     devices: tuple[Path, ...] = ()
     network: Network = Network.NONE
     listen: tuple[tuple[str, int], ...] = ()
-    tmp_mb: int = 256
-    """Size of its private `/tmp`, which also holds HOME, and has at most `TMP_FILES` files."""
+    tmp_mb: int = 256  # Size of its private `/tmp`, which also holds HOME, and has at most `TMP_FILES` files
     shared_memory_mb: int = 64  # size of its private `/dev/shm`
     unix_sockets: bool = False
     """True where it listens on a Unix socket. Landlock cannot confine those, and refuses them otherwise."""
@@ -97,8 +91,7 @@ class Abilities:
     reason: str = ""
     bubblewrap: str = ""
     version: str = ""
-    router: str = ""
-    """Path of slirp4netns or pasta; empty: a process that may reach outside shares the host's network."""
+    router: str = ""  # Path of slirp4netns or pasta; empty: a process that may reach outside shares the host's network
     fix: str = ""
 
     @property

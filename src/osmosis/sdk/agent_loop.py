@@ -31,11 +31,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
 @dataclass(frozen=True)
 class CompletionsResult:
     message: Message
-    token_ids: list[int]
-    """Empty when the server sends none."""
+    token_ids: list[int]  # Empty when the server sends none
     logprobs: list[float]
-    usage: dict[str, int]
-    """`prompt_tokens`, `completion_tokens`, `total_tokens`."""
+    usage: dict[str, int]  # `prompt_tokens`, `completion_tokens`, `total_tokens`
     finish_reason: str
     choices: list[JsonObject] = field(default_factory=list)
 

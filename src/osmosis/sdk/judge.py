@@ -43,8 +43,7 @@ class Verdict:
     usage: Usage
     duration_ms: float
     raw: JsonObject = field(default_factory=dict, repr=False)
-    replied: float | None = None
-    """The judge's own number where it is out of range: `score` is the nearest bound."""
+    replied: float | None = None  # The judge's own number where it is out of range: `score` is the nearest bound
 
     def details(self) -> RewardRubricRunResult:
         return {
@@ -162,8 +161,7 @@ class Judge:
 @dataclass(frozen=True)
 class JudgePrompt:
     messages: list[Message]
-    marker: str
-    """The line that the judge puts before its verdict, unless its whole reply is the verdict."""
+    marker: str  # The line that the judge puts before its verdict, unless its whole reply is the verdict
 
 
 @dataclass(frozen=True)
@@ -171,8 +169,7 @@ class JudgeQuestion:
     rubric: str
     solution: str
     low: float
-    high: float
-    """Bounds of the score, inclusive."""
+    high: float  # Bounds of the score, inclusive
     system_prompt: str | None = None
     original_input: str | None = None
     ground_truth: str | None = None

@@ -220,8 +220,7 @@ def _bytes(content: str | bytes) -> bytes:
     return content if isinstance(content, bytes) else content.encode("utf-8", errors="surrogateescape")
 
 
-GATE = "gate"
-"""Value of the variable where the rollout is itself isolated, and the job makes its sandboxes."""
+GATE = "gate"  # Value of the variable where the rollout is itself isolated, and the job makes its sandboxes
 
 
 @contextlib.asynccontextmanager
@@ -272,8 +271,7 @@ def opening_in_place(environ: Mapping[str, str]) -> Opening:
     return lambda: Session(kind, folder=Path.cwd())
 
 
-WAIT_FOR_TURN_S = 120.0
-"""Seconds beyond the time of the command: it may wait for its turn."""
+WAIT_FOR_TURN_S = 120.0  # Seconds beyond the time of the command: it may wait for its turn
 
 
 class GateSandbox:

@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 LAST_GRACE_S = 2.0
-LATE_S = 0.25
-"""Seconds past its limit at which code that blocked the event loop may end."""
+LATE_S = 0.25  # Seconds past its limit at which code that blocked the event loop may end
 MAX_THREADS = 32
 IDLE_THREAD_S = 10.0
 
@@ -38,8 +37,7 @@ left_behind: ContextVar[list[str] | None] = ContextVar("osmosis_left_behind", de
 
 class LoopUser(Protocol):
     held_s: float
-    ends_at: float | None
-    """When its code has to end, on the monotonic clock; None without a limit."""
+    ends_at: float | None  # When its code has to end, on the monotonic clock; None without a limit
 
     @property
     def name(self) -> str: ...

@@ -29,8 +29,7 @@ Shape = TypeVar("Shape", bound=Record)
 
 Bearer = Literal["serverKey", "rolloutKey", "callbackKey"]
 
-KEEP_ALIVE_S = 75
-"""Seconds; longer than clients keep idle connections."""
+KEEP_ALIVE_S = 75  # Seconds; longer than clients keep idle connections
 CLOSE_WITHIN_S = 2.0
 _BEARERS: dict[Bearer, str] = {
     "serverKey": "The rollout server's API key, when it has one.",

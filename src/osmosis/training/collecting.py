@@ -221,18 +221,15 @@ class TrainingRun:
     scorers: Sequence[Scorer] = ()
     failure_rewards: Mapping[Category, float] = field(default_factory=dict)
     """The failures that the policy causes; others have no reward, and teach nothing."""
-    sealed: Agent | None = None
-    """Grades the rollouts of validation apart."""
+    sealed: Agent | None = None  # Grades the rollouts of validation apart
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
 
 @dataclass(slots=True)
 class StepRollouts:
-    rows: list[int]
-    """One for each group, in their order."""
-    rollouts: list[StoredStepRollout]
-    """In the order of groups; attempts of a second group of a row go on counting."""
+    rows: list[int]  # One for each group, in their order
+    rollouts: list[StoredStepRollout]  # In the order of groups; attempts of a second group of a row go on counting
     figures: dict[str, float]
     new: int  # how many of them were run now, and not found on the disk
 

@@ -7,10 +7,8 @@ from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.training.protocol.messages import Failed
 from osmosis.training.step_journal import StoredStepRollout
 
-MANY = 0.25
-"""Share of failed rollouts from which on they, and not the rows, are why nothing is learned."""
-SILENT_STEPS = 3
-"""First steps without any signal after which the run ends: it would learn nothing."""
+MANY = 0.25  # Share of failed rollouts from which on they, and not the rows, are why nothing is learned
+SILENT_STEPS = 3  # First steps without any signal after which the run ends: it would learn nothing
 _CATEGORIES = {
     "model": Category.MODEL_NOT_FOUND,
     "memory": Category.BUDGET,

@@ -29,8 +29,7 @@ from osmosis.training.protocol.messages import Kind, Sequence as TokenSequence
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.token_sequences import Conversation
 
-GZIP_LEVEL = 4
-"""Token ids as text shrink to a fifth; higher levels take twice the time for a little less."""
+GZIP_LEVEL = 4  # Token ids as text shrink to a fifth; higher levels take twice the time for a little less
 _NAME = re.compile(r"^(train|validation)-(\d{6,})\Z")
 
 
@@ -210,8 +209,7 @@ def list_stored_steps(steps: Path) -> list[tuple[Kind, int]]:
 
 
 GRAM = 4
-SEALED = "sealed"
-"""The metric of a rollout that the sealed grader gives."""
+SEALED = "sealed"  # The metric of a rollout that the sealed grader gives
 APART = ("rollout/raw_reward", "rollout/no_signal_ratio", "eval/validation/reward", "eval/sealed")
 """Figures that each environment of a mixture has for itself."""
 _RUNS = re.compile(rb"\x01+")

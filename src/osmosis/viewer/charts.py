@@ -17,12 +17,9 @@ HISTORY_WIDTH, HISTORY_HEIGHT = 640.0, 220.0
 HISTORY_LEFT, HISTORY_RIGHT, HISTORY_TOP, HISTORY_BOTTOM = 56.0, 12.0, 12.0, 26.0
 MAX_SERIES = 6
 CURVE_LEFT, CURVE_WIDTH, CURVE_TOP, CURVE_HEIGHT = 70.0, 520.0, 10.0, 140.0
-MAX_COLUMNS = 120
-"""Steps that can be pointed at; of a longer run only some, the last one among them."""
-MAX_OVERLAID = 6
-"""Runs in one chart: each has a colour."""
-SMOOTHING = {"none": 0.0, "some": 0.6, "more": 0.9}
-"""Weight of what was before, in a moving average."""
+MAX_COLUMNS = 120  # Steps that can be pointed at; of a longer run only some, the last one among them
+MAX_OVERLAID = 6  # Runs in one chart: each has a colour
+SMOOTHING = {"none": 0.0, "some": 0.6, "more": 0.9}  # Weight of what was before, in a moving average
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +153,7 @@ class StepColumn:
     width: float
     title: str
     url: str
-    dots: Sequence[tuple[int, float]]
-    """Number of the run, and height of its value."""
+    dots: Sequence[tuple[int, float]]  # Number of the run, and height of its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +175,7 @@ class CurveChart:
 @dataclass(frozen=True, slots=True)
 class Charts:
     groups: Sequence[tuple[str, Sequence[CurveChart]]] = ()
-    constant: Sequence[tuple[str, str]] = ()
-    """Titles and values of curves that never change."""
+    constant: Sequence[tuple[str, str]] = ()  # Titles and values of curves that never change
     smoothing: str = "none"
     choices: Sequence[str] = tuple(SMOOTHING)
 

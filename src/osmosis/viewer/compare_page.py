@@ -31,8 +31,7 @@ class Side:
     state: RunState
     report: Report | None
     mean: float | None
-    comparison: Comparison | None = None
-    """Missing for the baseline itself, and where the two cannot be compared."""
+    comparison: Comparison | None = None  # Missing for the baseline itself, and where the two cannot be compared
     verdict: str = ""
     problem: str = ""
     met: SortedOut | None = None

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 MAX_ONE_LINE = 100
 MAX_UNFOLDED, MAX_UNFOLDED_RESULT = 3000, 1500
 MAX_LINES, MAX_RESULT_LINES = 60, 16
-MAX_OPEN_TURNS = 16
-"""A longer conversation starts folded, but for its beginning, its end and what failed."""
+MAX_OPEN_TURNS = 16  # A longer conversation starts folded, but for its beginning, its end and what failed
 OPEN_AT_START, OPEN_AT_END = 3, 5
 PREVIEW_LENGTH = 110
 CODE_ARGUMENTS = {
@@ -84,8 +83,7 @@ class Turn:
     sources: list[rollout.CitedSource] = field(default_factory=list)
     attached: bool = False
     open: bool = True
-    same: bool = False
-    """True where another conversation beside this one has the same turn."""
+    same: bool = False  # True where another conversation beside this one has the same turn
 
     @property
     def error(self) -> bool:

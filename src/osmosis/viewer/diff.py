@@ -11,11 +11,9 @@ from osmosis.viewer.run_source import CodePair
 
 SHA = re.compile(r"[0-9a-f]{7,64}")
 MOST_FILES = 100
-MOST_LINES = 4_000
-"""Added and removed lines of all files together."""
+MOST_LINES = 4_000  # Added and removed lines of all files together
 MOST_CHARACTERS = 600_000
-LARGEST_FILE = 256 * 1024
-"""Bytes; a larger file is only named."""
+LARGEST_FILE = 256 * 1024  # Bytes; a larger file is only named
 TIMEOUT_S = 20.0
 _SETTINGS = ("core.quotePath=false", "diff.relative=false", f"core.bigFileThreshold={LARGEST_FILE}")
 _PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
@@ -24,10 +22,8 @@ _PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
 @dataclass(frozen=True, slots=True)
 class CommitDiff:
     text: str
-    left_out: Sequence[str]
-    """Files of the folders that are too large, too many, or not text."""
-    elsewhere: Sequence[str]
-    """Number of changed files outside of the folders."""
+    left_out: Sequence[str]  # Files of the folders that are too large, too many, or not text
+    elsewhere: Sequence[str]  # Number of changed files outside of the folders
 
 
 def has_commit(git: Git, commit: str) -> bool:
@@ -71,8 +67,7 @@ def _git(git: Git, *args: str) -> str:
     return git.text(*[word for setting in _SETTINGS for word in ("-c", setting)], *args, timeout_s=TIMEOUT_S)
 
 
-MAX_ANSWER = 8_000
-"""Characters of either text; longer ones are shown beside each other without a diff."""
+MAX_ANSWER = 8_000  # Characters of either text; longer ones are shown beside each other without a diff
 MAX_LINES = 4_000
 MAX_LINE_LENGTH = 500
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")

@@ -129,14 +129,11 @@ def separate_characters(text: str) -> str:
 
 
 VERSION = 7
-MAX_FILES = 200
-"""Indexes in a folder; beyond, the least recently used ones are removed."""
-MAX_UNUSED_S = 3600.0
-"""Seconds for which an index of an earlier epoch stays, for processes that still read it."""
+MAX_FILES = 200  # Indexes in a folder; beyond, the least recently used ones are removed
+MAX_UNUSED_S = 3600.0  # Seconds for which an index of an earlier epoch stays, for processes that still read it
 BATCH = 500
 NO_LABEL = "(no label)"
-FeedItem = tuple[int, int, bytes | str]
-"""A rollout's place, the place after it, and its JSON."""
+FeedItem = tuple[int, int, bytes | str]  # A rollout's place, the place after it, and its JSON
 
 
 class RolloutFeed(Protocol):

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 TEMPLATES = _FOLDER / "templates"
-STATIC = _FOLDER / "static"
-"""Served under `/static`; addresses in templates contain a stamp of the content."""
+STATIC = _FOLDER / "static"  # Served under `/static`; addresses in templates contain a stamp of the content
 SECURITY = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -237,8 +236,7 @@ MAX_STREAM_S = 1800.0
 MAX_OPEN = 200
 RETRY_WHEN_FULL_S = 30
 END = b"event: end\ndata: over\n\n"
-WORK_SHARE = 4.0
-"""A pause is at least this many times as long as the last build's CPU time."""
+WORK_SHARE = 4.0  # A pause is at least this many times as long as the last build's CPU time
 MAX_FAILURES = 5
 MAX_PAUSE_S = 10.0
 

@@ -20,8 +20,7 @@ from osmosis.viewer.run_source import RunContext, RunSource, RunState
 from osmosis.viewer.search import RolloutKey, expected_answer, parse_query
 
 MAX_CALIBRATED = 400
-MIN_SPAN_WIDTH = 0.3
-"""Percent of the timeline: the shortest span stays visible."""
+MIN_SPAN_WIDTH = 0.3  # Percent of the timeline: the shortest span stays visible
 MIN_GAP_MS = 1.0
 
 

@@ -27,13 +27,10 @@ class TableColumn:
     title: str
     value: Callable[[RolloutLine], Value]
     write: Callable[[float], str] | None = None
-    sort: str = ""
-    """The `sort` of the query that orders the table by it; empty when it cannot be sorted by."""
-    added: bool = False
-    """True when the attempts at a row are summed instead of averaged."""
+    sort: str = ""  # The `sort` of the query that orders the table by it; empty when it cannot be sorted by
+    added: bool = False  # True when the attempts at a row are summed instead of averaged
     help: str = ""
-    is_end_first: bool = False
-    """True when the end of a long text says most: an answer's."""
+    is_end_first: bool = False  # True when the end of a long text says most: an answer's
 
     def text(self, value: Value) -> str:
         if value is None:

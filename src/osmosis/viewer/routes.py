@@ -288,8 +288,7 @@ _ROLLOUT = re.compile(r"^/runs/([^/]+)/rollouts/(\d+)/(\d+)(\.json)?\Z")
 _RUN = re.compile(r"^/runs/([^/]+?)(/config|/rollouts/export\.csv|/rollouts/export\.json)?\Z")
 _TABLE = re.compile(r"^/runs/([^/]+)/rollouts\Z")
 _TABLE_PARAMS = ("outcome", "agree", "at")
-MARKER = ".osmosis-view"
-"""The file that marks a folder as an export, which may be overwritten."""
+MARKER = ".osmosis-view"  # The file that marks a folder as an export, which may be overwritten
 
 
 def write_site(

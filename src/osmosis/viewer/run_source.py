@@ -34,8 +34,7 @@ class RunState:
     kind: RunKind
     status: RunStatus
     model: str
-    completed: int
-    """Rollouts that exist, or steps of a training run."""
+    completed: int  # Rollouts that exist, or steps of a training run
     total: int
     dataset: str = ""
     created_at: str = ""
@@ -45,12 +44,10 @@ class RunState:
     duration_ms: float | None = None
     failure: Failure | None = None
     staged: bool = True
-    is_search: bool = False
-    """True when it improves texts: the rollouts of its candidates have steps of their own."""
+    is_search: bool = False  # True when it improves texts: the rollouts of its candidates have steps of their own
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """Number of attempts that run now, by their stage; empty where that is unknown."""
-    longest: Sequence[tuple[str, str, float]] = ()
-    """The oldest of them: name, stage and seconds in it."""
+    longest: Sequence[tuple[str, str, float]] = ()  # The oldest of them: name, stage and seconds in it
 
     @property
     def has_steps(self) -> bool:

@@ -29,20 +29,16 @@ _MAX_TERMS = 20
 class RolloutQuery:
     outcome: str = ""
     category: str = ""
-    text: str = ""
-    """Words in the conversation; `"a phrase"`, `begin*`, `-without`."""
+    text: str = ""  # Words in the conversation; `"a phrase"`, `begin*`, `-without`
     tool: str = ""
-    score: str = ""
-    """The score that `low` and `high` are about; the first one when empty."""
+    score: str = ""  # The score that `low` and `high` are about; the first one when empty
     low: float | None = None
     high: float | None = None
     row: int | None = None
     step: int | None = None
     model: str = ""
-    label: str = ""
-    """A person's label; `*` is any, `-` is none."""
-    agree: Literal["", "no"] = ""
-    """`no`: only rows where some attempts pass and some do not."""
+    label: str = ""  # A person's label; `*` is any, `-` is none
+    agree: Literal["", "no"] = ""  # `no`: only rows where some attempts pass and some do not
     sort: str = "row"
     down: bool = False
 
@@ -130,8 +126,7 @@ class RolloutLine:
     """The row of the dataset; empty when it is gone or was edited since."""
     extra: Mapping[str, object] = field(default_factory=dict)
     labels: Sequence[str] = ()
-    fits: bool = True
-    """True when the query matches it, where all attempts at a row are shown."""
+    fits: bool = True  # True when the query matches it, where all attempts at a row are shown
 
     @property
     def key(self) -> RolloutKey:

@@ -10,8 +10,7 @@ from typing import Literal
 from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
 
 ConfigKind = Literal["eval", "training", "optimize", "benchmark"]
-CONFIG_KINDS: tuple[ConfigKind, ...] = ("eval", "training", "optimize")
-"""The kinds of which a rollout has at most one."""
+CONFIG_KINDS: tuple[ConfigKind, ...] = ("eval", "training", "optimize")  # The kinds of which a rollout has at most one
 FOLDERS = ("rollouts", "configs/eval", "configs/training", "data")
 FILES = ("AGENTS.md", "CLAUDE.md", "configs/AGENTS.md")
 ROLLOUT_NAME = re.compile(r"^[a-z][a-z0-9-]*\Z")

@@ -27,8 +27,7 @@ from osmosis.workspace.layout import Workspace, check_rollout_name
 
 RECORD_NAME = ".template.toml"
 WORKSPACE = "workspace"
-CLAUDE_SKILLS = ".claude/skills"
-"""A link: Claude reads the skills of every coding agent."""
+CLAUDE_SKILLS = ".claude/skills"  # A link: Claude reads the skills of every coding agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +271,7 @@ BUNDLE = "templates.bundle"
 _SIGNED = {"NAME": "osmosis", "EMAIL": "osmosis@localhost", "DATE": "2026-01-01T00:00:00+0000"}
 _FIXED = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in _SIGNED.items()}
 _ANSWERS = ".copier-answers.yml"
-Files = dict[str, bytes]
-"""Content by path, with `/`."""
+Files = dict[str, bytes]  # Content by path, with `/`
 
 
 def scratch_git(folder: Path) -> Git:

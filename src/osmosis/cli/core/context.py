@@ -92,8 +92,7 @@ def mode_of(argv: Sequence[str]) -> Mode:
 
 
 CA_FILE = "OSMOSIS_CA_FILE"
-INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
-"""Variable naming the rollout environment that a continued command runs in."""
+INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"  # Variable naming the rollout environment that a continued command runs in
 AUTH_PROFILE = ("OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_PLATFORM_URL")
 _CHILDREN_OFFLINE = {"OSMOSIS_OFFLINE": "1", "UV_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 

@@ -13,8 +13,7 @@ from osmosis.errors import OsmosisError
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPE_WIDTH = 10_000
-"""Columns of output that is not a terminal, wide enough that no line is folded and `grep` finds it."""
+PIPE_WIDTH = 10_000  # Columns of output that is not a terminal, wide enough that no line is folded and `grep` finds it
 
 
 class Mode(str, Enum):

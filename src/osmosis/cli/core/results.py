@@ -77,8 +77,7 @@ class ListResult(Result):
     total_count: int | None = None
     has_more: bool = False
     next_offset: int | None = None
-    more: str = "--offset"
-    """Option that shows more of them."""
+    more: str = "--offset"  # Option that shows more of them
 
     def envelope(self) -> JsonObject:
         total = len(self.items) if self.total_count is None else self.total_count

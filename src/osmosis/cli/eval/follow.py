@@ -33,10 +33,8 @@ CANDIDATE_COLUMNS = build_columns(
     "name=Candidate", "parent=Parent", "validation=Validation", "is_pareto=Pareto set", "step=Step of its rollouts"
 )
 POLL_S = 0.7
-MAX_POLL_S = 5.0
-"""Longest interval between polls, in seconds; it grows by 1 s per minute waited."""
-UNREACHABLE_S = 120.0
-"""Time a platform may be unreachable before waiting ends, in seconds."""
+MAX_POLL_S = 5.0  # Longest interval between polls, in seconds; it grows by 1 s per minute waited
+UNREACHABLE_S = 120.0  # Time a platform may be unreachable before waiting ends, in seconds
 LOG_POLL_S = 0.7
 MAX_PAGES_BACK = 5
 COLUMNS = build_columns("timestamp=Time", "level=Level", "step=Step", "message=Message")

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CUT_OFF_S = 8.0
-"""Time a run may take to end after the second signal, in seconds; then its process is ended."""
+CUT_OFF_S = 8.0  # Time a run may take to end after the second signal, in seconds; then its process is ended
 
 
 @dataclass(frozen=True)

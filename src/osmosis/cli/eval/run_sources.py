@@ -72,8 +72,7 @@ class RunFinder:
 @dataclass(frozen=True)
 class RowName:
     key: str
-    dataset: str = ""
-    """Name of the dataset; empty when only the row's key was given."""
+    dataset: str = ""  # Name of the dataset; empty when only the row's key was given
 
 
 def row_named(text: str, cwd: Path) -> RowName:

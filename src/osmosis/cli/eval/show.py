@@ -206,8 +206,7 @@ def _show_run(ctx: AppContext, run: str, query: LineQuery) -> ListResult:
 
 _STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _LONG = 4000
-WIDEST_PANEL = 1000
-"""Columns from which on the output is a pipe, in which a frame would only fill lines."""
+WIDEST_PANEL = 1000  # Columns from which on the output is a pipe, in which a frame would only fill lines
 
 
 def draw_message(console: Console, message: Message, title: str | None = None, *, whole: bool = True) -> None:

@@ -29,8 +29,7 @@ AnyConfig = EvalConfig | TrainingConfig
 @dataclass(frozen=True)
 class SubmitOptions:
     kind: RunKind
-    config: str | None = None
-    """Path or name; None for the only config."""
+    config: str | None = None  # Path or name; None for the only config
     wait: bool = False
     wait_sync: bool = False
     allow_dirty: bool = False
@@ -54,8 +53,7 @@ class SubmitOptions:
     priority: int | None = None
     batch_size: int | None = None
     params: JsonObject = field(default_factory=dict)
-    every_row: bool = False
-    """Run all rows instead of a sample, where neither flag nor config sets a limit."""
+    every_row: bool = False  # Run all rows instead of a sample, where neither flag nor config sets a limit
 
     @classmethod
     def from_flags(cls, kind: RunKind, flags: object) -> "SubmitOptions":
@@ -114,8 +112,7 @@ class SubmitOptions:
 class PlatformAnswers:
     sync: Future[SyncState]
     secrets: Future[list[SecretRow]]
-    datasets: dict[str, Future[DatasetEntry]]
-    """Keyed by the table of the config that names it."""
+    datasets: dict[str, Future[DatasetEntry]]  # Keyed by the table of the config that names it
 
     @classmethod
     def ask(cls, client: PlatformClient, config: AnyConfig) -> "PlatformAnswers":
@@ -142,8 +139,7 @@ class SubmitCase:
     answers: PlatformAnswers
     snapshot: Snapshot | None = None
     secrets: dict[str, str] = field(default_factory=dict)
-    dataset_rows: int | None = None
-    """Number of rows on the platform; None when not yet counted."""
+    dataset_rows: int | None = None  # Number of rows on the platform; None when not yet counted
 
     def push(self) -> None:
         if self.snapshot is not None:

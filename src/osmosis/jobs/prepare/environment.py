@@ -154,8 +154,7 @@ class Builder:
     environ: Mapping[str, str]
     log: JobLog
     sandbox: BuildSandbox = field(default_factory=BuildSandbox)
-    owner: str = ""
-    """Whose environments these are: a person of a workspace."""
+    owner: str = ""  # Whose environments these are: a person of a workspace
     extras: frozenset[str] = frozenset()
     started: Callable[[int], None] | None = None
     timeout_s: float = INSTALL_TIMEOUT_S

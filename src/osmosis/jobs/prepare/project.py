@@ -22,8 +22,7 @@ JUDGES = frozenset(
 )
 MOST_SOURCES = 500
 MOST_ENTRIES = 20_000
-MOST_SOURCE_BYTES = 256 * 1024
-"""Of a Python file that is parsed: its syntax tree takes up to 700 times as much memory."""
+MOST_SOURCE_BYTES = 256 * 1024  # Of a Python file that is parsed: its syntax tree takes up to 700 times as much memory
 MOST_BYTES = 16 * 1024 * 1024
 INDEX_SETTINGS = frozenset(
     {

@@ -22,8 +22,7 @@ from osmosis.training.models import TrainedModel
 
 STEP = "rollout-server"
 NONE_LEFT_S = 60.0
-TRIES = 4
-"""Servers that one rollout may lose, since the rollout may be the cause."""
+TRIES = 4  # Servers that one rollout may lose, since the rollout may be the cause
 
 
 class Server(Protocol):

@@ -27,8 +27,7 @@ from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.sandboxes import Sandboxes
 
 STEP = "rollout-server"
-DEATHS_IN_A_ROW = 6
-"""Deaths without a finished rollout between; more than it takes to find one that kills the server."""
+DEATHS_IN_A_ROW = 6  # Deaths without a finished rollout between; more than it takes to find one that kills the server
 DEATHS_IN_ALL = 24
 SETTLE_S = 10.0
 GRACE_S = 10.0
@@ -46,8 +45,7 @@ class ServerCommand:
     environ: Mapping[str, str]
     label: str
     health_timeout_s: float = 90.0
-    policy: Policy = field(default_factory=Policy)
-    """Its sandbox; in a network of its own, the model proxy is at `GATE`."""
+    policy: Policy = field(default_factory=Policy)  # Its sandbox; in a network of its own, the model proxy is at `GATE`
     cleaner: ArtifactCleaner | None = None
     sandboxes: Sandboxes | None = None
     """Sandboxes that its rollouts ask for (`ctx.sandbox`); none can be made inside its own."""

@@ -38,8 +38,7 @@ from osmosis.records.run.rollout import Category
 STEP = "trainer-environment"
 EXTRA = "train"
 GPU_EXTRA = "train-gpu"
-VLLM = "vllm>=0.12,<0.34"
-"""No extra of osmosis, because its pins and those of `train` exclude each other."""
+VLLM = "vllm>=0.12,<0.34"  # No extra of osmosis, because its pins and those of `train` exclude each other
 LAYOUT = "1"
 WORKSPACE = "trainer"
 RESOLVE_S = 300.0
@@ -98,8 +97,7 @@ class TrainerBuilder:
     log: JobLog
     torch: TorchBuild = "auto"
     extras: Sequence[str] = (EXTRA,)
-    packages: Sequence[str] = ()
-    """More requirements, beside those of the extras."""
+    packages: Sequence[str] = ()  # More requirements, beside those of the extras
     name: str = "the trainer's environment"
     started: Callable[[int], None] | None = None
     """Called with each process group that is started, so that a killed job's successor can end it."""

@@ -30,10 +30,8 @@ POLL_S = 0.5
 NEWS_S = 30.0
 STEADY_S = 300.0
 DEATHS_IN_A_ROW = 3
-SHARED_MEMORY = "0.45"
-"""Part of a GPU's memory that vLLM takes where the trainer has the same one."""
-RANKS = (8, 16, 32, 64, 128, 256, 512)
-"""Ranks that vLLM has kernels for."""
+SHARED_MEMORY = "0.45"  # Part of a GPU's memory that vLLM takes where the trainer has the same one
+RANKS = (8, 16, 32, 64, 128, 256, 512)  # Ranks that vLLM has kernels for
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from osmosis.viewer.index import RolloutFeed, RolloutIndex
 
 _RUN_FILES = ("run.json", "*/run.json", ".osmosis/runs/*/run.json")
 FRESH_S = 1.0
-FRESH_WHEN_OVER_S = 30.0
-"""Seconds; not for ever, because somebody may retry the run."""
+FRESH_WHEN_OVER_S = 30.0  # Seconds; not for ever, because somebody may retry the run
 MAX_DATASET_BYTES = 256 * 1024 * 1024
 
 

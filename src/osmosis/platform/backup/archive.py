@@ -225,8 +225,7 @@ def open_reader(path: Path) -> Iterator[ArchiveReader]:
 
 VERSIONS = "alembic_version"
 ROWS_AT_ONCE = 500
-PIECE_BYTES = 8 * 1024 * 1024
-"""Approximate size of a piece, in bytes; a longer row is a piece of its own."""
+PIECE_BYTES = 8 * 1024 * 1024  # Approximate size of a piece, in bytes; a longer row is a piece of its own
 
 Change = Callable[[JsonObject], JsonObject]
 

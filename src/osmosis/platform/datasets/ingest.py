@@ -29,8 +29,7 @@ log = logging.getLogger("osmosis.platform.ingest")
 
 ABANDONED_AFTER = timedelta(days=1)
 PREVIEW_ROWS = 20
-MAX_ATTEMPTS = 3
-"""A file that crashes the platform is not read at every start."""
+MAX_ATTEMPTS = 3  # A file that crashes the platform is not read at every start
 READ_S = 60.0
 BYTES_PER_S = 4 * 1024 * 1024
 

@@ -25,8 +25,7 @@ from osmosis.records.api.datasets import CallJudgement
 log = logging.getLogger("osmosis.platform.production")
 
 MOST_BYTES, MOST_STREAMED = 2**20, 2**24
-COUNTS = ("/count_tokens", "/input_tokens", ":countTokens")
-"""Ends of the paths of questions that no model answers."""
+COUNTS = ("/count_tokens", "/input_tokens", ":countTokens")  # Ends of the paths of questions that no model answers
 CALL = tables.ProductionCall
 
 

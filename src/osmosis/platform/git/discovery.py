@@ -25,10 +25,8 @@ _FOLDERS = {"reward_fn": "reward_fn/", "reward_rubric": "reward_rubric/", "mcp":
 
 @dataclass(frozen=True, slots=True)
 class FoundItem:
-    kind: str
-    """`rollout`, `config`, `reward_fn`, `reward_rubric` or `mcp`."""
-    name: str
-    """A rollout's folder name, a config's path, a function's `folder.module:function`."""
+    kind: str  # `rollout`, `config`, `reward_fn`, `reward_rubric` or `mcp`
+    name: str  # A rollout's folder name, a config's path, a function's `folder.module:function`
     path: str
     description: str | None = None
 

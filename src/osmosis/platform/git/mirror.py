@@ -72,8 +72,7 @@ class Remote:
     url: str
     trusted: bool = False
     """True when the operator connected it: their git credentials and paths of this machine may be used."""
-    credential: str = field(default="", repr=False)
-    """A token, `user:token`, or a private key in PEM; empty for none."""
+    credential: str = field(default="", repr=False)  # A token, `user:token`, or a private key in PEM; empty for none
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ _IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*\Z")
 @dataclass(frozen=True, slots=True)
 class RepositoryUrl:
     url: str
-    identity: str
-    """`owner/repo`, lower-case: the last two path segments."""
+    identity: str  # `owner/repo`, lower-case: the last two path segments
     local: bool
 
 

@@ -134,8 +134,7 @@ log = logging.getLogger(__name__)
 host_router = APIRouter(prefix="/git", include_in_schema=False)
 
 MAX_PROCESSES = 16
-SYNC_WAIT_S = 20.0
-"""Seconds that a push waits for its sync; a longer sync continues after the push has returned."""
+SYNC_WAIT_S = 20.0  # Seconds that a push waits for its sync; a longer sync continues after the push has returned
 _LIMITS = RequestLimits(body_bytes=mirror.MAX_PUSH_BYTES)
 
 

@@ -418,8 +418,7 @@ def _remove(settings: PlatformSettings, path: Path) -> bool:
     return True
 
 
-YOUNG_S = 3600.0
-"""Seconds: what changed later than that stays, because its row may be on its way."""
+YOUNG_S = 3600.0  # Seconds: what changed later than that stays, because its row may be on its way
 UNUSED_DATASET_FILE = "neither its dataset nor a run refers to it"
 HasRow = Callable[[Session, str], bool]
 

@@ -21,8 +21,7 @@ from osmosis.platform.settings import LogFormat
 from osmosis.records.base import utc_now
 
 request_id: ContextVar[str] = ContextVar("osmosis-request-id", default="")
-FIELDS = "fields"
-"""The key of a line's own fields: `log.info("...", extra={FIELDS: {...}})`."""
+FIELDS = "fields"  # The key of a line's own fields: `log.info("...", extra={FIELDS: {...}})`
 
 
 def formatter(kind: LogFormat) -> logging.Formatter:

@@ -50,8 +50,7 @@ class InferenceTarget:
     model: str
     url: str
     key: str
-    workspace_id: str = ""
-    """Empty for a call of a run."""
+    workspace_id: str = ""  # Empty for a call of a run
 
 
 def read_key(request: Request) -> str:
@@ -156,8 +155,7 @@ log = logging.getLogger("osmosis.platform")
 IN_FLIGHT = 1024
 CONNECT_S = 5.0
 BUSY_S = 2
-MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of an answer that is not streamed, which is held in memory."""
+MAX_ANSWER = 64 * 1024 * 1024  # Bytes of an answer that is not streamed, which is held in memory
 PASSED_ON = ("content-type", "retry-after", "x-should-retry")
 
 

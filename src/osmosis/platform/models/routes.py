@@ -194,8 +194,7 @@ for path in ("/dev-rollout-server", "/dev-rollout-server/{name:path}"):
 
 files_router = APIRouter(route_class=JsonRoute)
 DataDep = Annotated[Scope, may("data")]
-PARTS_AT_ONCE = 16
-"""Signed addresses work for a quarter of an hour, so a client asks for few at a time."""
+PARTS_AT_ONCE = 16  # Signed addresses work for a quarter of an hour, so a client asks for few at a time
 
 
 @files_router.post("/api/cli/models/base")

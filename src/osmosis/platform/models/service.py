@@ -214,8 +214,7 @@ TINKER = "tinker.json"
 class Served:
     base: str
     adapter: str = ""
-    tokenizer: str = ""
-    """Folder or hub name, for a model that an engine elsewhere serves."""
+    tokenizer: str = ""  # Folder or hub name, for a model that an engine elsewhere serves
 
 
 def resolve_served(session: Session, settings: PlatformSettings, workspace_id: str, model: str) -> Served:
@@ -302,8 +301,7 @@ def trained_row(checkpoint: tables.Checkpoint, run: tables.Run) -> ModelRow:
 
 
 SENT = re.compile(r"^step-\d{6,12}\Z")
-REMOVED = "removed"
-"""Key in a checkpoint's details: its run removed it while it was in use."""
+REMOVED = "removed"  # Key in a checkpoint's details: its run removed it while it was in use
 
 
 def store_checkpoints(

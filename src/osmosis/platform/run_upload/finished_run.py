@@ -37,12 +37,10 @@ from osmosis.sandbox.process import read_with
 log = logging.getLogger(__name__)
 
 BATCH = 200
-UNSEEN = "import"
-"""The kind of a run whose rollouts are still being stored: no list and no name finds it."""
+UNSEEN = "import"  # The kind of a run whose rollouts are still being stored: no list and no name finds it
 ABANDONED_AFTER = timedelta(hours=6)
 READ_S = 60.0
-BYTES_PER_S = 2 * 1024 * 1024
-"""A reading of an upload may take `READ_S` and one second for each of these many bytes."""
+BYTES_PER_S = 2 * 1024 * 1024  # A reading of an upload may take `READ_S` and one second for each of these many bytes
 READ_MEMORY_MB = 2048
 LOG_LINES = 5000
 NAME_TRIES = 20

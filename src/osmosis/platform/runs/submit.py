@@ -39,8 +39,7 @@ class RunRequest:
     name: str | None = None
     snapshot: SnapshotNote | None = None
     tags: list[str] = field(default_factory=list)
-    rows: list[int] | None = None
-    """Indices of the rows to run; None: as the config says."""
+    rows: list[int] | None = None  # Indices of the rows to run; None: as the config says
     submitter: str = ""
     """In words, where the platform submits it; with the secrets of the owner besides the workspace's."""
     owner_id: str | None = None

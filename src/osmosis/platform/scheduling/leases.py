@@ -38,8 +38,7 @@ LOCAL = "local"
 WORKERS_FORGOTTEN_AFTER = timedelta(days=7)
 HEARTBEATS_PER_SECOND = 50
 MAX_INTERVAL_S = 30.0
-LEASE_INTERVALS = 4
-"""A lease lasts at least this many heartbeat intervals, so that a job may miss some."""
+LEASE_INTERVALS = 4  # A lease lasts at least this many heartbeat intervals, so that a job may miss some
 MAX_ENDPOINT_PAUSE_S = Retry().rate_limit_budget_s
 
 

@@ -34,8 +34,7 @@ class Upload(Updated, Row):
     status: Mapped[str] = mapped_column(default="open")
     format: Mapped[str]
     size: Mapped[int] = mapped_column(sa.BigInteger)
-    part_size: Mapped[int] = mapped_column(sa.BigInteger)
-    """Bytes per part; 0 for a simple upload."""
+    part_size: Mapped[int] = mapped_column(sa.BigInteger)  # Bytes per part; 0 for a simple upload
     parts: Mapped[int]
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")
 
@@ -61,15 +60,13 @@ class ProductionCall(Row):
     )
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"))
-    external_id: Mapped[str]
-    """`TRACE:SPAN`, or the id of a deployment's answer, by which an application knows it."""
+    external_id: Mapped[str]  # `TRACE:SPAN`, or the id of a deployment's answer, by which an application knows it
     source: Mapped[str]
     model: Mapped[str]
     messages: Mapped[list[dict[str, object]]] = mapped_column(Json)
     answer: Mapped[str] = mapped_column(sa.Text)
     label: Mapped[str] = mapped_column(default="")
-    dataset: Mapped[str] = mapped_column(default="")
-    """The dataset of which it became a row."""
+    dataset: Mapped[str] = mapped_column(default="")  # The dataset of which it became a row
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
 
@@ -93,11 +90,9 @@ class Repository(Dated, Row):
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), unique=True)
     kind: Mapped[str]
-    full_name: Mapped[str] = mapped_column(index=True)
-    """`owner/repo` in lower case, as clients send it."""
+    full_name: Mapped[str] = mapped_column(index=True)  # `owner/repo` in lower case, as clients send it
     url: Mapped[str]
-    path: Mapped[str]
-    """The bare repository below the data folder; of an external one, its mirror."""
+    path: Mapped[str]  # The bare repository below the data folder; of an external one, its mirror
     default_branch: Mapped[str] = mapped_column(default="main")
     trusted: Mapped[bool] = mapped_column(default=False)
     """An operator connected it: without a secret, their git credentials fetch it."""

@@ -51,10 +51,8 @@ class Token(Dated, Row):
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
     hash: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
-    kind: Mapped[str]
-    """`device` (a terminal), `session` (a browser) or `personal` (made by name)."""
-    scopes: Mapped[str]
-    """`api`, `git`, `worker`, `inference`, separated by blanks."""
+    kind: Mapped[str]  # `device` (a terminal), `session` (a browser) or `personal` (made by name)
+    scopes: Mapped[str]  # `api`, `git`, `worker`, `inference`, separated by blanks
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     """The only workspace it is good for; None: all of the person's."""
     parent_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"), index=True)
@@ -83,8 +81,7 @@ class Workspace(Dated, Row):
     __tablename__ = "workspaces"
 
     name: Mapped[str] = mapped_column(unique=True)
-    max_runs: Mapped[int | None]
-    """This and the six below are its quotas; None: no limit."""
+    max_runs: Mapped[int | None]  # This and the six below are its quotas; None: no limit
     max_rollouts: Mapped[int | None]
     max_cpus: Mapped[float | None]
     max_memory_mb: Mapped[int | None]
@@ -131,8 +128,7 @@ class Secret(Updated, Row):
     __table_args__ = (sa.UniqueConstraint("workspace_id", "scope", "owner_id", "name"),)
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    scope: Mapped[str]
-    """`workspace`, `user`, or `run` for a value given with one run."""
+    scope: Mapped[str]  # `workspace`, `user`, or `run` for a value given with one run
     owner_id: Mapped[str]
     name: Mapped[str]
     version: Mapped[int] = mapped_column(default=1)
@@ -165,11 +161,9 @@ class RolloutServer(Dated, Row):
     host: Mapped[str]
     port: Mapped[int]
     agent_loop_name: Mapped[str]
-    key_id: Mapped[str | None]
-    """This and the next two are the server's API key, sealed; None without one."""
+    key_id: Mapped[str | None]  # This and the next two are the server's API key, sealed; None without one
     nonce: Mapped[bytes | None]
     ciphertext: Mapped[bytes | None]
-    status: Mapped[str]
-    """`healthy` or `unhealthy`, as last checked; `last_seen` may say otherwise."""
+    status: Mapped[str]  # `healthy` or `unhealthy`, as last checked; `last_seen` may say otherwise
     error: Mapped[str | None] = mapped_column(sa.Text)
     last_seen: Mapped[datetime] = mapped_column(default=utc_now, index=True)

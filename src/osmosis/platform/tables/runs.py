@@ -83,8 +83,7 @@ class Work(Updated, OwnedRow):
     reference_column: ClassVar[str]
 
     name: Mapped[str]
-    status: Mapped[str]
-    """records.run.status.RunStatus; changed only by `runs.lifecycle.switch_status`."""
+    status: Mapped[str]  # records.run.status.RunStatus; changed only by `runs.lifecycle.switch_status`
     progress: Mapped[StoredProgress | None] = mapped_column(Json)
     failure: Mapped[dict[str, object] | None] = mapped_column(Json)
     stop_requested_at: Mapped[datetime | None]
@@ -215,16 +214,14 @@ class Job(WorkReference, Row):
     """SHA-256 of the ticket that its executor got in place of a lease."""
     ticket_until: Mapped[datetime | None]
     ticket_taker: Mapped[str | None]
-    place: Mapped[str | None]
-    """Position in a scheduler's queue, in words; None once it has started."""
+    place: Mapped[str | None]  # Position in a scheduler's queue, in words; None once it has started
     worker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workers.id", ondelete="SET NULL"), index=True)
     worker: Mapped[str | None]
     secrets_taker: Mapped[str | None]
     starts: Mapped[int] = mapped_column(default=0)
     lost: Mapped[int] = mapped_column(default=0)
     """Losses to its executor (a node died, a scheduler ended it) since a rollout was stored."""
-    not_before: Mapped[datetime | None]
-    """The earliest next start, after its executor refused one."""
+    not_before: Mapped[datetime | None]  # The earliest next start, after its executor refused one
     handle: Mapped[dict[str, object] | None] = mapped_column(Json)
     """Data with which its executor finds it again (local: pid and start time)."""
     progress: Mapped[StoredProgress | None] = mapped_column(Json)

@@ -18,8 +18,7 @@ from osmosis.platform.workspaces.audit import Actor
 from osmosis.viewer.page import EventStreams
 
 SESSION_COOKIE = "osmosis_session"
-GUEST_COOKIE = "osmosis_guest"
-"""Before the login there is no session; the login form is bound to this random value."""
+GUEST_COOKIE = "osmosis_guest"  # Before the login there is no session; the login form is bound to this random value
 GUEST_SECONDS = 3600
 
 
@@ -32,8 +31,7 @@ class LoginNeeded(AuthRequired):
 @dataclass(frozen=True, slots=True)
 class Viewer(Actor):
     platform: Platform
-    csrf: str
-    """CSRF value of forms; empty with a bearer token."""
+    csrf: str  # CSRF value of forms; empty with a bearer token
 
 
 def platform_of(request: Request) -> Platform:

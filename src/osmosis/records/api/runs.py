@@ -139,8 +139,7 @@ def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
         return None
 
 
-RunReport = Annotated[Report | None, WrapValidator(_or_none)]
-"""Missing for a report of another server."""
+RunReport = Annotated[Report | None, WrapValidator(_or_none)]  # Missing for a report of another server
 
 
 class RunSummary(Body):

@@ -20,13 +20,11 @@ CONFIGS: dict[str, type[Config]] = {"eval": EvalConfig, "training": TrainingConf
 
 @dataclass(frozen=True, slots=True)
 class ConfigIssue:
-    key: str
-    """`evaluation.n`, or the name of a table."""
+    key: str  # `evaluation.n`, or the name of a table
     what: str
     fix: str
     code: str = "bad-value"
-    near: str | None = None
-    """The known key that was probably meant."""
+    near: str | None = None  # The known key that was probably meant
 
     def to_dict(self) -> dict[str, str]:
         near = {"key_correction": self.near} if self.near else {}

@@ -110,8 +110,7 @@ class ToolResponse(Record):
 MessageDict = JsonObject
 SamplingParamsDict = JsonObject
 RolloutId = Annotated[str, pydantic.Field(min_length=1, max_length=256), pydantic.AfterValidator(check_id)]
-DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
-"""Bytes of a request's `metadata` as JSON."""
+DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024  # Bytes of a request's `metadata` as JSON
 _metadata_limit = DEFAULT_MAX_METADATA_SIZE_BYTES
 
 

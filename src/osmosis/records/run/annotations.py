@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field
 from osmosis.records.base import Record, utc_now
 
 RIGHT, WRONG, UNSURE = "right", "wrong", "unsure"
-LABELS = (RIGHT, WRONG, UNSURE)
-"""Labels that are offered; others are allowed."""
+LABELS = (RIGHT, WRONG, UNSURE)  # Labels that are offered; others are allowed
 LONGEST_LABEL = 60
 LONGEST_COMMENT = 4_000
 

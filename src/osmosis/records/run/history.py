@@ -141,15 +141,12 @@ def merge_histories(histories: Iterable[History]) -> History:
 
 @dataclass(frozen=True)
 class SetRun:
-    key: str
-    """How it differs from the others of its set; the same in every execution."""
+    key: str  # How it differs from the others of its set; the same in every execution
     config: str
     model: str | None
     params: JsonObject
-    settings: JsonObject
-    """Changes of the plan in its arm, by path: `program.folder`."""
-    first: str
-    """Key of the run in the first arm; its own there."""
+    settings: JsonObject  # Changes of the plan in its arm, by path: `program.folder`
+    first: str  # Key of the run in the first arm; its own there
 
 
 class EvalSet(Strict):

@@ -18,8 +18,7 @@ from osmosis.records.run.rows import Shard, Spend
 from osmosis.records.run.status import JobKind, RunStatus
 from osmosis.records.sandbox import SandboxSettings
 
-TorchBuild = Literal["auto", "cpu", "cuda"]
-"""`auto`: with CUDA where there is an NVIDIA GPU."""
+TorchBuild = Literal["auto", "cpu", "cuda"]  # `auto`: with CUDA where there is an NVIDIA GPU
 
 
 class SyncStatus(str, Enum):
@@ -41,8 +40,7 @@ class Stage(str, Enum):
     REPORT = "report"
 
 
-ALARM = "alarm"
-"""Step of the lines that say what is wrong with a training: `[notify]` sends them."""
+ALARM = "alarm"  # Step of the lines that say what is wrong with a training: `[notify]` sends them
 
 
 class LogLine(Record):

@@ -15,23 +15,18 @@ from osmosis.records.run.rollout import ModelCall
 from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
 
-NO_MODEL = "offline/none"
-"""The model of an agent elsewhere, which brings its own."""
-SMOLLM2 = "offline/smollm2"
-"""A real language model in this process, as no other of `offline/`."""
+NO_MODEL = "offline/none"  # The model of an agent elsewhere, which brings its own
+SMOLLM2 = "offline/smollm2"  # A real language model in this process, as no other of `offline/`
 ModelKind = Literal["openai", "messages", "responses", "litellm", "offline", "replay", "trained"]
 """`openai` is asked by chat completions, `messages` and `responses` by the APIs of these names. `trained` is a model of
 the platform, in training or trained, which only a job of the platform can ask."""
-PLATFORM_MODEL = "osmosis/"
-"""How the name of a model of the platform begins."""
-NO_ENDPOINT = "none"
-"""A base URL that takes the config's endpoint away."""
+PLATFORM_MODEL = "osmosis/"  # How the name of a model of the platform begins
+NO_ENDPOINT = "none"  # A base URL that takes the config's endpoint away
 AUTO_CONCURRENCY: JsonObject = {"concurrency": 256, "adaptive": True}
 """Fields of a plan whose rollouts in flight adapt to the endpoint, from 8 on."""
 _ONLY_RESPONSES = re.compile(r"(openai/)?([^/]*-)?(codex|pro|deep-research)(-[^/]*)?")
 """Names of OpenAI's models that chat completions do not reach."""
-RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
-"""The pattern of a run's name, which is that of a folder."""
+RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")  # The pattern of a run's name, which is that of a folder
 
 
 class ModelSpec(Record):
@@ -228,8 +223,7 @@ class ProgramSpec(Record):
 
 
 TOOL_RESULT = "tool result"
-RECORDING = "recording"
-"""Folder in that of a branch, with the journal of the rollout that it continues, as it was then."""
+RECORDING = "recording"  # Folder in that of a branch, with the journal of the rollout that it continues, as it was then
 
 
 class Branch(Record):

@@ -12,25 +12,19 @@ from osmosis.base.jsonable import JsonObject, as_float
 from osmosis.records.base import Record, utc_now
 from osmosis.records.run.rows import Key, place_key
 
-Message = JsonObject
-"""One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
+Message = JsonObject  # One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)
 Messages = list[Message]
 
-AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]
-"""Problem of an answer without a failure."""
+AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]  # Problem of an answer without a failure
 
 
 class Phase(str, Enum):
     """Where a rollout failed."""
 
-    SETUP = "setup"
-    """Environment, rollout server or model not usable."""
-    AGENT = "agent"
-    """While the agent or workflow ran."""
-    MODEL = "model"
-    """In a model call that ended the agent."""
-    SCORE = "score"
-    """In a score function, rubric or grader."""
+    SETUP = "setup"  # Environment, rollout server or model not usable
+    AGENT = "agent"  # While the agent or workflow ran
+    MODEL = "model"  # In a model call that ended the agent
+    SCORE = "score"  # In a score function, rubric or grader
 
 
 class Category(str, Enum):
@@ -104,8 +98,7 @@ class Failure(Record):
     """What to do next, when known."""
 
 
-LARGEST_SCORE = 1e50
-"""Largest score, so that sums of squares over any number of rollouts stay finite."""
+LARGEST_SCORE = 1e50  # Largest score, so that sums of squares over any number of rollouts stay finite
 
 
 class _ScoreFields(TypedDict, total=False):
@@ -314,8 +307,7 @@ SHOWN_IMAGES = ("data:image/png;", "data:image/jpeg;", "data:image/gif;", "data:
 @dataclass(frozen=True, slots=True)
 class CitedSource:
     title: str
-    url: str
-    """Empty for anything but an http address."""
+    url: str  # Empty for anything but an http address
 
 
 def get_reasoning(message: Message) -> str:

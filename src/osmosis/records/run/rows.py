@@ -11,8 +11,7 @@ from osmosis.base.jsonable import JsonObject, copy_json
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record, Strict, utc_now
 
-Key = tuple[int, str, int]
-"""Step (0 outside training), row key, attempt."""
+Key = tuple[int, str, int]  # Step (0 outside training), row key, attempt
 
 
 def nth_key(content_hash: str, number: int) -> str:
@@ -58,16 +57,11 @@ TASK_KEYS = ("task_name", "task", "task_id", "task_path", "harbor_task")
 
 @dataclass(slots=True)
 class Row:
-    index: int
-    """Zero-based position in the file."""
-    data: JsonObject
-    """Every column, required ones included: score functions receive this dict."""
-    line: int | None = None
-    """One-based line in the file, for messages."""
-    content_hash: str | None = None
-    """Hash of `data`, by `datasets.scan.row_hash`; None until then."""
-    key: str | None = None
-    """Key, wherever it stands; None until it has one."""
+    index: int  # Zero-based position in the file
+    data: JsonObject  # Every column, required ones included: score functions receive this dict
+    line: int | None = None  # One-based line in the file, for messages
+    content_hash: str | None = None  # Hash of `data`, by `datasets.scan.row_hash`; None until then
+    key: str | None = None  # Key, wherever it stands; None until it has one
 
     @property
     def ground_truth(self) -> str | None:

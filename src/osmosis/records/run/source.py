@@ -91,8 +91,7 @@ class SyncState(Record):
         return any(k.startswith(commit.lower()) for k in commits if k)
 
 
-MAX_DIFF = 200_000
-"""Characters of a snapshot's diff that are sent and stored."""
+MAX_DIFF = 200_000  # Characters of a snapshot's diff that are sent and stored
 
 
 class SnapshotNote(Record):

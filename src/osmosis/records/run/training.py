@@ -15,10 +15,8 @@ from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 from osmosis.records.config.run_config import TrainingConfig
 
-HELD_OUT = 10
-"""One row in ten validates when nothing else is said ..."""
-HELD_OUT_AT_MOST = 32
-"""... and never more than these."""
+HELD_OUT = 10  # One row in ten validates when nothing else is said ..
+HELD_OUT_AT_MOST = 32  # ... and never more than these.
 
 
 class EnvironmentPlan(Record):
@@ -35,26 +33,16 @@ class EnvironmentPlan(Record):
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     environments: list[EnvironmentPlan]
-    rows: list[int]
-    """Indices of the rows that train, in the order of the file."""
-    validation_rows: list[int]
-    """Indices of the rows that choose the best checkpoint."""
-    test_rows: list[int]
-    """Indices of the rows that the run never sees."""
-    largest_batch: int
-    """Rows of the largest step that the rows can fill."""
-    batch: int
-    """Rows of a step, or examples (`sft`, `dpo`)."""
-    samples: int
-    """Rollouts of a row and step."""
-    steps: int
-    """0 when the rows, or examples, do not fill one step."""
-    validations: int
-    """How often the held-out rows are run: at the start, every `eval_interval` steps and at the end."""
-    rollouts: int
-    """All of them, validation included."""
-    replacements: int = 0
-    """At most so many more rollouts, in place of rows without signal."""
+    rows: list[int]  # Indices of the rows that train, in the order of the file
+    validation_rows: list[int]  # Indices of the rows that choose the best checkpoint
+    test_rows: list[int]  # Indices of the rows that the run never sees
+    largest_batch: int  # Rows of the largest step that the rows can fill
+    batch: int  # Rows of a step, or examples (`sft`, `dpo`)
+    samples: int  # Rollouts of a row and step
+    steps: int  # 0 when the rows, or examples, do not fill one step
+    validations: int  # How often the held-out rows are run: at the start, every `eval_interval` steps and at the end
+    rollouts: int  # All of them, validation included
+    replacements: int = 0  # At most so many more rollouts, in place of rows without signal
 
     @property
     def at_once(self) -> int:

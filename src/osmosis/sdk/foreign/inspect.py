@@ -45,8 +45,7 @@ CHOICES = {"any": "required", "none": "none"}
 PARAMS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "parallel_tool_calls")
 _TOOL = {"name", "description", "parameters"}
 MANY = 10_000
-IDLE_S = 1.0
-"""How long an evaluation waits for another sample before it ends."""
+IDLE_S = 1.0  # How long an evaluation waits for another sample before it ends
 
 
 @dataclass(eq=False)

@@ -29,8 +29,7 @@ from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflowContext
 
 START_S = 180.0
-WAIT_S = 0.2
-"""Between two tries to open a session: most environments take one at a time."""
+WAIT_S = 0.2  # Between two tries to open a session: most environments take one at a time
 LARGEST_BYTES = 100 * 2**20
 _SERVE = """
 import os, sys, threading, uvicorn

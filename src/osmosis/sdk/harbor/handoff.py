@@ -198,8 +198,7 @@ def _roots(folder: Path) -> tuple[str, ...]:
 ROOT = "/osmosis"
 SDK = f"{ROOT}/sdk"
 CODE = f"{ROOT}/code"
-PROTOCOL = "1"
-"""Version of `entrypoint.py`'s request and result; an SDK in an image must speak the same."""
+PROTOCOL = "1"  # Version of `entrypoint.py`'s request and result; an SDK in an image must speak the same
 IN_CONTEXT = "osmosis-sdk"
 
 

@@ -13,8 +13,7 @@ from osmosis.sdk.harbor.handoff import import_string
 from osmosis.sdk.workflow import AgentWorkflow
 
 DEFAULT_SETUP_S = 360.0
-UTILITIES = ("oracle", "nop")
-"""Harbor's agents that call no model; the oracle needs its own name in the trial's config."""
+UTILITIES = ("oracle", "nop")  # Harbor's agents that call no model; the oracle needs its own name in the trial's config
 MISSING = "HarborBackend needs the harbor library (Python 3.12 or later)"
 
 

@@ -113,8 +113,7 @@ def put_row(copy: Path, init: RolloutInit, instruction: "Instruction") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    messages: list[Message]
-    """For a workflow: the row's messages, with the task's words in the user's last one."""
+    messages: list[Message]  # For a workflow: the row's messages, with the task's words in the user's last one
     text: str
 
 

@@ -82,8 +82,7 @@ class ModelProxy:
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: int = 0
-    advertise_url: str = ""
-    """The address that rollouts are told instead of host and port; `{port}` in it is the latter."""
+    advertise_url: str = ""  # The address that rollouts are told instead of host and port; `{port}` in it is the latter
     observer: ProxyObserver | None = None
     sandboxes: Sandboxes | None = None  # those of rollouts that run in a sandbox themselves; None offers none
     max_body_bytes: int = MAX_BODY

@@ -21,8 +21,7 @@ from osmosis.serve.http import open_session
 TAIL_LINES = 60
 POLL_S = 0.02
 OUTPUT_TOLERANCE = 16
-LINE_BYTES = 64
-"""Bytes of a line in a log, beside its text."""
+LINE_BYTES = 64  # Bytes of a line in a log, beside its text
 OLDER_PORT_VARIABLE = "ROLLOUT_PORT"
 HEALTH_TIMEOUT_S = 5.0
 

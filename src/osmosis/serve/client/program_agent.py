@@ -147,8 +147,7 @@ def _server(name: str, server: JsonObject) -> JsonObject:
 @dataclass(frozen=True, slots=True)
 class Harness:
     command: str
-    acp: str = ""
-    """The command of it that speaks the Agent Client Protocol: `acp:NAME`."""
+    acp: str = ""  # The command of it that speaks the Agent Client Protocol: `acp:NAME`
     use: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -200,8 +199,7 @@ GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")
 ENDS_WITHIN_S = 5.0  # how long a program may take to end after its last answer over the Agent Client Protocol
 OUTPUT_BYTES = 256 * 1024  # bytes of stdout and stderr each, from their ends
-TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
-"""Bytes of each changed file, and of all together, that graders get."""
+TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024  # Bytes of each changed file, and of all together, that graders get
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:

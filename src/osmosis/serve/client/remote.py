@@ -32,16 +32,14 @@ Limit = Literal["agent", "rollout"]
 
 WATCH_EVERY_S = 1.0
 GATEWAY_ERRORS = frozenset({502, 503, 504})
-DEAD_AFTER = 3
-"""Refused connections in a row, one per watch, until a server counts as dead."""
+DEAD_AFTER = 3  # Refused connections in a row, one per watch, until a server counts as dead
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAt:
     url: str
     api_key: str | None = field(default=None, repr=False)
-    proxy_url: str = ""
-    """Address at which its rollouts reach the model proxy; empty for its base URL."""
+    proxy_url: str = ""  # Address at which its rollouts reach the model proxy; empty for its base URL
     generation: protocols.Generation | None = None
     connecting: Callable[[], socket.socket] | None = None
     silent_s: float | None = None

@@ -20,10 +20,8 @@ from osmosis.records.run.rollout import Message, ModelCall
 class Turn:
     message: Message
     call: ModelCall
-    question: bytes
-    """Hash of the messages and tools that it answers."""
-    purpose: str | None = None
-    """The call's own, before it was taken for a retry."""
+    question: bytes  # Hash of the messages and tools that it answers
+    purpose: str | None = None  # The call's own, before it was taken for a retry
 
 
 class Turns:
@@ -134,8 +132,7 @@ class RolloutEndpoint:
     turns: Turns = field(default_factory=Turns)
     conversation: list[Message] = field(default_factory=list)
     """The agent's own, as of its last answer: side calls are not part of it."""
-    left_out: set[str] = field(default_factory=set)
-    """Fields and tools of its calls that had no effect."""
+    left_out: set[str] = field(default_factory=set)  # Fields and tools of its calls that had no effect
     overrides_sampling: bool = False
     """True if the run's sampling parameters win over those of its chat completions, too."""
     overridden: JsonObject = field(default_factory=dict)
@@ -143,8 +140,7 @@ class RolloutEndpoint:
     completion: CompletionCallback | None = None
     grader: GraderCallback | None = None
     response: Record | None = None
-    on_state: Callable[[str], None] | None = None
-    """Called with `agent` and `score` where the generation reports states."""
+    on_state: Callable[[str], None] | None = None  # Called with `agent` and `score` where the generation reports states
     on_begin: Callable[[], None] | None = None
     state: str = ""
     closed: bool = False

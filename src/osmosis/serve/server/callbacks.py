@@ -28,8 +28,7 @@ log = logging.getLogger("osmosis.serve")
 REFUSED = "refused"
 _PLAIN = " !#$&'()*+,/:;=?@[]_.-~"
 """Characters of a header's value that need no quoting."""
-MAX_AGE_S = 24 * 3600.0
-"""Seconds; older results are set aside: no client waits for them any more."""
+MAX_AGE_S = 24 * 3600.0  # Seconds; older results are set aside: no client waits for them any more
 
 
 def spool_folder(root: Path, agent: str) -> Path:
@@ -114,8 +113,7 @@ def _release(folder: Path, lock: FileLock) -> None:
 
 @dataclass(frozen=True)
 class DeliveryPolicy:
-    quick_tries: int = 5
-    """Tries with a short delay; then the post is spooled and tried on slowly."""
+    quick_tries: int = 5  # Tries with a short delay; then the post is spooled and tried on slowly
     base_delay_s: float = 0.5
     max_delay_s: float = 8.0
     slow_delay_s: float = 30.0
@@ -123,8 +121,7 @@ class DeliveryPolicy:
     slowest_bytes_s: int = 256 * 1024
     """Bytes per second: a large result is given the time that it takes at this rate, too."""
     parallel: int = 128
-    max_age_s: float = MAX_AGE_S
-    """A result that nobody has taken by then is set aside."""
+    max_age_s: float = MAX_AGE_S  # A result that nobody has taken by then is set aside
 
 
 Listener = Callable[[bytes | None], None]

@@ -169,8 +169,7 @@ class Backend(Protocol):
 
 
 SWEEP_EVERY_S = 0.5
-RETURNS_WITHIN_S = 1.0
-"""Seconds within which a polling reader comes back after each answer; shutting down waits for it."""
+RETURNS_WITHIN_S = 1.0  # Seconds within which a polling reader comes back after each answer; shutting down waits for it
 
 
 @dataclass(eq=False, slots=True)

@@ -48,8 +48,7 @@ class ServeOptions:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     log_level: str = "info"
-    local: bool = False
-    """For callers on this machine: without a key, so no other host name is answered."""
+    local: bool = False  # For callers on this machine: without a key, so no other host name is answered
     api_key: str | None = None
     key_note: str = "disabled"
     log_dir: str | None = None

@@ -103,8 +103,7 @@ class EndedRollout:
     rollout_id: str
     init: RolloutInit
     outcome: RolloutOutcome
-    execution: ExecutionResult | None
-    """Result; None when it was ended from outside."""
+    execution: ExecutionResult | None  # Result; None when it was ended from outside
     queue_ms: float
     duration_ms: float
     finished_at: str

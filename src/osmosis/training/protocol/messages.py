@@ -206,8 +206,7 @@ class Sequence:
     prompt_length: int
     mask: bytes  # one number per token after the prompt: 1 for the model's tokens, 0 for the environment's
     logprobs: array[float]  # log-probabilities of the tokens after the prompt, as sampled; 0.0 where the mask is 0
-    reward: float | None
-    """None: unscorable (failed, timed out); outside every statistic of its group."""
+    reward: float | None  # None: unscorable (failed, timed out); outside every statistic of its group
     part: int = 0
     truncated: bool = False
 

@@ -17,8 +17,7 @@ _TINY = 1e-4
 class WeighedSequence:
     sequence: Sequence
     advantage: float
-    weight: float
-    """Of each of the model's tokens in the loss of the step."""
+    weight: float  # Of each of the model's tokens in the loss of the step
 
 
 def advantages(plan: TrainerPlan, rewards: Row[float | None]) -> list[float]:

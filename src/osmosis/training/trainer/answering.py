@@ -22,10 +22,8 @@ from osmosis.training.trainer.service import TrainerService, TrainingFailed
 @dataclass(frozen=True, slots=True)
 class Prompt:
     token_ids: list[int]
-    held: bool = False
-    """Whether it begins with the tokens that the request holds."""
-    repaired: bool = False
-    """Whether the chat template alone would have written other tokens there."""
+    held: bool = False  # Whether it begins with the tokens that the request holds
+    repaired: bool = False  # Whether the chat template alone would have written other tokens there
 
 
 class Prompts:

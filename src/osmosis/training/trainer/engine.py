@@ -43,13 +43,10 @@ from osmosis.training.trainer.service import TrainerService, TrainingFailed
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 OPTIMIZER = "optimizer.safetensors"
-CPU_TOKENS, GPU_TOKENS = 16_384, 131_072
-"""Most tokens of a micro-batch where memory allows for more."""
-ENOUGH_TOKENS = 16_384
-"""From so many on, memory is better spent on keeping activations than on a larger micro-batch."""
+CPU_TOKENS, GPU_TOKENS = 16_384, 131_072  # Most tokens of a micro-batch where memory allows for more
+ENOUGH_TOKENS = 16_384  # From so many on, memory is better spent on keeping activations than on a larger micro-batch
 MEMORY_SHARE = 0.5
-SAME_LOGITS = 0.05
-"""Largest difference of logits, packed and alone, that rounding explains (bf16)."""
+SAME_LOGITS = 0.05  # Largest difference of logits, packed and alone, that rounding explains (bf16)
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 
 

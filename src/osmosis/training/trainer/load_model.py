@@ -21,8 +21,7 @@ from osmosis.training.trainer.service import TrainingFailed, out_of_memory
 _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
 _AGAIN = "upload or download the model again"
 _OVERHEAD = 1.2
-_QUANTIZED = 0.35
-"""Share of the memory that 16 bits take: linear layers have 4.1 bits, embeddings and head 16."""
+_QUANTIZED = 0.35  # Share of the memory that 16 bits take: linear layers have 4.1 bits, embeddings and head 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from torch.nn import Linear
 from osmosis.training.trainer.load_model import Loaded
 
 Layout = Literal["trees", "flat", "padded"]
-SPREAD = 4
-"""A micro-batch is as wide as its longest tree; one that is this many times shorter goes into the next."""
+SPREAD = 4  # A micro-batch is as wide as its longest tree; one that is this many times shorter goes into the next
 
 
 @dataclass(slots=True)
@@ -77,8 +76,7 @@ class MicroBatch:
     input_ids: Tensor
     positions: Tensor
     mask: Tensor | None
-    sources: Tensor
-    """Indices into the flattened rows: the logits there predict the trained tokens."""
+    sources: Tensor  # Indices into the flattened rows: the logits there predict the trained tokens
     targets: Tensor
     logprobs: Tensor
     advantages: Tensor

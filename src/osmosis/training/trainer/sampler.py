@@ -32,8 +32,7 @@ log = logging.getLogger("osmosis.trainer")
 
 STUCK_S = 300.0
 WATCH_EVERY_S = 1.0
-COLDEST = 1e-4
-"""Stands for temperature 0: as good as the likeliest token, without a division by zero."""
+COLDEST = 1e-4  # Stands for temperature 0: as good as the likeliest token, without a division by zero
 _CACHE_SHARE = 0.3
 _FIRST = 0.9999
 """Initial temperature and top-p: at 1.0 transformers would leave out the processors that make them per request."""

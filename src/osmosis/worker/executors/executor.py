@@ -25,22 +25,17 @@ class JobStart:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    alive: bool
-    """Also true while it waits to begin."""
-    exit_code: int | None = None
-    """None while it lives, or when nobody knows."""
-    place: str = ""
-    """Where it waits to begin: `queued in slurm as job 42 (Resources)`; empty once it has begun."""
+    alive: bool  # Also true while it waits to begin
+    exit_code: int | None = None  # None while it lives, or when nobody knows
+    place: str = ""  # Where it waits to begin: `queued in slurm as job 42 (Resources)`; empty once it has begun
     reason: str = ""
     cause: JobEndCause = "died"
-    words: str = ""
-    """The end of its output; empty while it lives."""
+    words: str = ""  # The end of its output; empty while it lives
 
 
 class Executor(Protocol):
     name: str
-    remote: bool
-    """True when calls may take long; its jobs live on without the worker."""
+    remote: bool  # True when calls may take long; its jobs live on without the worker
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
         """Start these jobs of one run, all or none, and return their handles. Raise OsmosisError, OSError."""
