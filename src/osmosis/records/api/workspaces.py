@@ -169,7 +169,7 @@ class SecretPage(Page[SecretRow]):
 WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 RESERVED = {
     "api", "assets", "audit", "audit.jsonl", "auth", "cli-auth", "compare", "compare.json", "datasets",
-    "decisions", "device", "devices", "docs", "evals", "git", "health", "help", "history",
+    "decisions", "decisions.json", "device", "devices", "docs", "evals", "git", "health", "help", "history",
     "history.json", "hooks", "login",
     "logout", "metrics", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
     "rollout-servers", "runs", "secrets", "servers", "settings", "shared",
