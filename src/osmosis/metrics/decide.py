@@ -176,7 +176,11 @@ def begin_study(draft: Study, rows: Sequence[int]) -> Study:
     """Return the study of these questions and arms, with its runs and looks."""
     limits, arms = draft.limits, draft.arms
     equal = {label: next(k for k, v in arms.items() if v == own) for label, own in arms.items()}
-    runs = {label: f"{draft.name}--{slug(first)[:34]}" for label, first in equal.items()}
+    slugs = {first: slug(first)[:34] for first in equal.values()}
+    for i, first in enumerate(slugs):
+        if list(slugs.values()).count(slugs[first]) > 1:
+            slugs[first] = f"{slugs[first][:30]}-{i + 1}"
+    runs = {label: f"{draft.name}--{slugs[first]}" for label, first in equal.items()}
     usable, most, count = list(rows[:MOST_ROWS]), limits.max_rollouts, len(set(runs.values()))
     each = len(usable) if most is None else most // count
     if not usable or not each:

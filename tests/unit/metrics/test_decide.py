@@ -5,7 +5,7 @@ import random
 import pytest
 
 from osmosis.errors import UsageError
-from osmosis.metrics.decide import answer_questions, order_rows, parse_question, plan_stages, weigh_rows
+from osmosis.metrics.decide import answer_questions, begin_study, order_rows, parse_question, plan_stages, weigh_rows
 from osmosis.records.run.study import Question, Study
 
 
@@ -51,6 +51,14 @@ def test_a_question_is_read(text: str, question: Question) -> None:
 def test_what_is_no_question_is_refused() -> None:
     with pytest.raises(UsageError, match="is not a question"):
         parse_question("qwen3 is better")
+
+
+def test_arms_have_runs_of_their_own_unless_they_are_the_same() -> None:
+    long = "with the tool that looks things up, "
+    arms = {f"{long}twice": {"n": 2}, f"{long}once": {"n": 1}, "again": {"n": 1}}
+    runs = begin_study(Study(name="tools", questions=[], arms=arms), range(9)).runs
+    assert len(set(runs.values())) == 2
+    assert runs["again"] == runs[f"{long}once"]
 
 
 def test_settled_rows_are_run_less_often_and_count_more() -> None:
