@@ -14,35 +14,27 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
 from osmosis.cli.main import ROOT
 from osmosis.errors import UsageError
+from osmosis.records.api import runs as run_api
 from osmosis.records.api.accounts import WorkspaceRole, WorkspaceRow
 from osmosis.records.api.body import Body, LogEntry, Moment
 from osmosis.records.api.datasets import DatasetEntry
-from osmosis.records.api.runs import (
-    EvalMetrics,
-    EvalRunDetail,
-    EvalRunRow,
-    RetriedRun,
-    RunFailure,
-    RunResults,
-    RunSummary,
-)
 from osmosis.records.api.training import CheckpointRow, ModelRow, TrainingMetrics, TrainingRunDetail, TrainingRunRow
 from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.base import Record, describe_fields
 from osmosis.records.run.report import Report
 
 
-class PrintedEval(EvalRunDetail):
+class PrintedEval(run_api.EvalRunDetail):
     """`eval show` of a platform's run."""
 
-    summary: RunSummary
-    metrics: EvalMetrics | None
+    summary: run_api.RunSummary
+    metrics: run_api.EvalMetrics | None
 
 
 class PrintedTraining(TrainingRunDetail):
     """`train show`."""
 
-    summary: RunSummary
+    summary: run_api.RunSummary
     metrics: TrainingMetrics | None
     checkpoints: list[CheckpointRow]
 
@@ -54,10 +46,10 @@ class PrintedEnd(Body):
     name: str
     url: str | None = None
     status: str
-    summary: RunSummary
-    results: RunResults
+    summary: run_api.RunSummary
+    results: run_api.RunResults
     report: Report | None = None
-    failure: RunFailure | None = None
+    failure: run_api.RunFailure | None = None
 
 
 class PrintedUpload(Body):
@@ -163,7 +155,7 @@ _COUNT: Json = {"type": ["integer", "null"]}
 _LOG, _END = (LogEntry,), (PrintedEnd,)
 _SUBMIT = (PrintedSubmit, PrintedEnd)
 INSIDE: dict[str, tuple[type[Record], ...]] = {
-    "eval list": (EvalRunRow,),
+    "eval list": (run_api.EvalRunRow,),
     "train list": (TrainingRunRow,),
     "eval info": (PrintedEval,),
     "train info": (PrintedTraining,),
@@ -172,7 +164,7 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
     "eval wait": _END,
     "train wait": _END,
     "eval upload": (PrintedUpload,),
-    "eval retry": (RetriedRun,),
+    "eval retry": (run_api.RetriedRun,),
     "eval logs": _LOG,
     "train logs": _LOG,
     "train checkpoints": (CheckpointRow,),

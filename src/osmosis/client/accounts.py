@@ -5,21 +5,9 @@ from urllib.parse import quote
 
 from osmosis.client.http import Params, Section
 from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
-from osmosis.records.api import accounts as account_api
+from osmosis.records.api import accounts as account_api, workspaces as workspace_api
 from osmosis.records.api.accounts import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
-from osmosis.records.api.workspaces import (
-    WIRE_SCOPE,
-    NewSecret,
-    SecretName,
-    SecretPage,
-    SecretRow,
-    SyncedRollout,
-    SyncedRolloutPage,
-    SyncReport,
-    SyncStarted,
-    WebhookAddress,
-)
 from osmosis.records.run.source import SyncState
 
 Said = Callable[[str], None]
@@ -85,8 +73,8 @@ class Workspaces(Section):
     def delete(self, name: str) -> None:
         self._call("DELETE", f"workspaces/{quote(name, safe='')}", scoped=False)
 
-    def webhook(self) -> WebhookAddress:
-        return self._read(WebhookAddress, "GET", "webhook")
+    def webhook(self) -> workspace_api.WebhookAddress:
+        return self._read(workspace_api.WebhookAddress, "GET", "webhook")
 
     def connect(self, name: str, repository_url: str, secret: str | None = None) -> account_api.WorkspaceRow:
         path = f"workspaces/{quote(name, safe='')}/connect"
@@ -150,22 +138,24 @@ class Audit(Section):
 class SecretsClient(Section):
     """Secrets by scope: `personal` (on the wire `user`) and `workspace`."""
 
-    def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> SecretPage:
-        params: Params = {"scope": WIRE_SCOPE[scope], "limit": limit, "offset": offset}
-        page = self._read(SecretPage, "GET", SECRETS_PATH, params=params)
+    def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> workspace_api.SecretPage:
+        params: Params = {"scope": workspace_api.WIRE_SCOPE[scope], "limit": limit, "offset": offset}
+        page = self._read(workspace_api.SecretPage, "GET", SECRETS_PATH, params=params)
         rows = [row.for_people() for row in page.environment_secrets]
         return page.model_copy(update={"environment_secrets": rows})
 
-    def all(self, *, scope: str = "all") -> list[SecretRow]:
-        pages = self._pages(SecretPage, SECRETS_PATH, params={"scope": WIRE_SCOPE[scope]})
+    def all(self, *, scope: str = "all") -> list[workspace_api.SecretRow]:
+        pages = self._pages(workspace_api.SecretPage, SECRETS_PATH, params={"scope": workspace_api.WIRE_SCOPE[scope]})
         return [row.for_people() for page in pages for row in page.environment_secrets]
 
-    def set(self, name: str, value: str, *, scope: str) -> SecretRow:
-        body = NewSecret(name=name, value=value, scope=WIRE_SCOPE[scope])
-        return self._read(SecretRow, "POST", SECRETS_PATH, json=body).for_people()
+    def set(self, name: str, value: str, *, scope: str) -> workspace_api.SecretRow:
+        body = workspace_api.NewSecret(name=name, value=value, scope=workspace_api.WIRE_SCOPE[scope])
+        return self._read(workspace_api.SecretRow, "POST", SECRETS_PATH, json=body).for_people()
 
     def delete(self, name: str, *, scope: str) -> None:
-        self._call("DELETE", SECRETS_PATH, json=SecretName(name=name, scope=WIRE_SCOPE[scope]))
+        self._call(
+            "DELETE", SECRETS_PATH, json=workspace_api.SecretName(name=name, scope=workspace_api.WIRE_SCOPE[scope])
+        )
 
 
 class Workers(Section):
@@ -183,7 +173,7 @@ class Sync(Section):
     def state(self, *, rollouts: bool = False) -> SyncState:
         """Return synced branches and events; an unknown repository is a state too, not an error."""
         try:
-            state = self._read(SyncReport, "GET", "sync").state()
+            state = self._read(workspace_api.SyncReport, "GET", "sync").state()
         except OsmosisError as error:
             if isinstance(error, NotFound) or error.details.get("platform_code") in NOT_CONNECTED:
                 return SyncState(connected=False, error=error.message)
@@ -192,11 +182,11 @@ class Sync(Section):
             state.rollouts = [row.name for row in self.rollouts()]
         return state
 
-    def start(self) -> SyncStarted:
-        return self._read(SyncStarted, "POST", "sync", json={})
+    def start(self) -> workspace_api.SyncStarted:
+        return self._read(workspace_api.SyncStarted, "POST", "sync", json={})
 
-    def rollouts(self, *, branch: str | None = None) -> list[SyncedRollout]:
-        pages = self._pages(SyncedRolloutPage, "rollouts", params={"branch": branch})
+    def rollouts(self, *, branch: str | None = None) -> list[workspace_api.SyncedRollout]:
+        pages = self._pages(workspace_api.SyncedRolloutPage, "rollouts", params={"branch": branch})
         return [row for page in pages for row in page.rollouts]
 
     def wait_for(

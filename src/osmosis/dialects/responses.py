@@ -9,17 +9,6 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.dialects import call as dialect, chat
-from osmosis.dialects.call import (
-    Call,
-    arguments_text,
-    bad_request,
-    chat_delta,
-    chat_reply,
-    objects,
-    parts_of,
-    text_of,
-    url_of_part,
-)
 from osmosis.records.run.rollout import Category, Completion, Message
 
 SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
@@ -358,7 +347,7 @@ _STATUSES = {"context_length_exceeded": "400", "invalid_prompt": "400", "insuffi
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-def render_request(call: Call) -> JsonObject:
+def render_request(call: dialect.Call) -> JsonObject:
     """Return the body of a request. Parameters without a counterpart travel as they are."""
     params = dict(call.params)
     text: JsonObject = dict(params.pop("text", None) or {})
@@ -382,18 +371,18 @@ def render_request(call: Call) -> JsonObject:
 
 def _items(message: Message) -> list[JsonObject]:
     role, content = message.get("role"), message.get("content")
-    text = content if isinstance(content, str) else [_content(part) for part in parts_of(content)]
+    text = content if isinstance(content, str) else [_content(part) for part in dialect.parts_of(content)]
     if role == "tool":
         return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": text}]
     if role != "assistant":
         return [{"type": "message", "role": "developer" if role == "system" else role, "content": text}]
     items: list[JsonObject] = []
     if content is not None:
-        items.append({"type": "message", "role": "assistant", "content": text_of(content)})
+        items.append({"type": "message", "role": "assistant", "content": dialect.text_of(content)})
     start = len(items)
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        arguments = {"name": function.get("name"), "arguments": arguments_text(function)}
+        arguments = {"name": function.get("name"), "arguments": dialect.arguments_text(function)}
         items.append({"type": "function_call", "call_id": call.get("id"), **arguments})
     for block in reversed(message.get("thinking_blocks") or ()):
         if block.get("type") == "reasoning":
@@ -409,7 +398,7 @@ def _tool(tool: JsonObject) -> JsonObject:
 
 
 def _content(part: JsonObject) -> JsonObject:
-    kind, url, name = url_of_part(part)
+    kind, url, name = dialect.url_of_part(part)
     if not kind:
         return {"type": "input_text", "text": str(part.get("text") or "")}
     if kind == "image":
@@ -425,9 +414,9 @@ def parse_reply(body: JsonObject) -> JsonObject:
         code = str(error.get("code") or "")
         return {"error": {**error, "code": _STATUSES.get(code, code), "type": code}}
     if not isinstance(body.get("output"), list):
-        bad_request("there is no output")
-    call = Call([])
-    for item in objects(body["output"], "output"):
+        dialect.bad_request("there is no output")
+    call = dialect.Call([])
+    for item in dialect.objects(body["output"], "output"):
         add_to_assistant(call, item, str(item.get("type")))
     message, *others = call.messages or [{"role": "assistant", "content": ""}]
     for other in others:  # reasoning between its parts begins another message; all are one answer
@@ -441,7 +430,7 @@ def parse_reply(body: JsonObject) -> JsonObject:
         "prompt_tokens_details": usage.get("input_tokens_details"),
         "completion_tokens_details": usage.get("output_tokens_details"),
     }
-    return chat_reply(message, finish, counts, body)
+    return dialect.chat_reply(message, finish, counts, body)
 
 
 def _append(message: Message, more: Message) -> None:
@@ -466,20 +455,20 @@ class ReplyReader:
     def read(self, event: JsonObject) -> Iterator[JsonObject]:
         kind, text = event.get("type"), event.get("delta")
         if kind in ("response.output_text.delta", "response.refusal.delta"):
-            yield chat_delta(content=text)
+            yield dialect.chat_delta(content=text)
         elif kind in ("response.reasoning_summary_part.added", "response.content_part.added"):
             self._is_new_thought = self._has_thought
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
-            yield chat_delta(reasoning_content=f"\n{text}" if self._is_new_thought else text)
+            yield dialect.chat_delta(reasoning_content=f"\n{text}" if self._is_new_thought else text)
             self._has_thought, self._is_new_thought = True, False
         elif kind == "response.output_item.added" and event["item"].get("type") == "function_call":
             item = event["item"]
             index = self._calls[event.get("output_index")] = len(self._calls)
             function = {"name": item.get("name"), "arguments": ""}
-            yield chat_delta(tool_calls=[{"index": index, "id": item.get("call_id"), "function": function}])
+            yield dialect.chat_delta(tool_calls=[{"index": index, "id": item.get("call_id"), "function": function}])
         elif kind == "response.function_call_arguments.delta" and event.get("output_index") in self._calls:
             index = self._calls[event["output_index"]]
-            yield chat_delta(tool_calls=[{"index": index, "function": {"arguments": text}}])
+            yield dialect.chat_delta(tool_calls=[{"index": index, "function": {"arguments": text}}])
         elif kind == "response.output_item.done":
             self._items.append(event["item"])
         elif kind in ("response.completed", "response.incomplete", "response.failed"):

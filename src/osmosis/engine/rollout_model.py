@@ -12,19 +12,8 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.base import utc_now
 from osmosis.records.protocol.messages import WireSample
+from osmosis.records.run import rollout as records
 from osmosis.records.run.plan import EvalPlan, RolloutLimits, Timeouts
-from osmosis.records.run.rollout import (
-    LARGEST_SCORE,
-    Category,
-    Failure,
-    Message,
-    ModelCall,
-    Phase,
-    Rollout,
-    RolloutStatus,
-    Score,
-    Usage,
-)
 from osmosis.sdk.classify import agent_error, true_cause
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.user_code import LimitReached
@@ -38,8 +27,8 @@ class RolloutModel:
     def __init__(self, model: Model | None, task: Task, plan: EvalPlan | None = None) -> None:
         """Answer from `model`, which an agent without model calls lacks; without a plan there are no limits."""
         timeouts, limits = (plan.timeouts, plan.limits) if plan is not None else (Timeouts(agent_s=None), None)
-        self.calls: list[ModelCall] = []
-        self.messages: list[Message] = []
+        self.calls: list[records.ModelCall] = []
+        self.messages: list[records.Message] = []
         self.offered: list[JsonObject] | None = None
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
@@ -72,10 +61,10 @@ class RolloutModel:
         return self.queued_ms + self._waits.seconds * 1000
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> records.Usage:
         if len(self.calls) == 1:
             return self.calls[0].usage
-        return sum((call.usage for call in self.calls), Usage())
+        return sum((call.usage for call in self.calls), records.Usage())
 
     async def ask(self, request: ChatRequest) -> Completion:
         """Answer code of this rollout; once the rollout is over it waits for its cancellation instead."""
@@ -88,7 +77,7 @@ class RolloutModel:
     async def complete(self, request: ChatRequest) -> Completion:
         """Return the answer; raise `ModelError`, or `LimitReached` when the rollout may make no further call."""
         if self._model is None:
-            raise ModelError("this agent has no model to ask", category=Category.UNKNOWN.value)
+            raise ModelError("this agent has no model to ask", category=records.Category.UNKNOWN.value)
         if self._limits is not None:
             await self._check(self._limits, request.messages)
         task = self.task
@@ -123,7 +112,7 @@ class RolloutModel:
         if self.on_wait is not None:
             self.on_wait(added_s)
 
-    async def _check(self, limits: RolloutLimits, messages: list[Message]) -> None:
+    async def _check(self, limits: RolloutLimits, messages: list[records.Message]) -> None:
         while self._reason is None:
             if limits.reached(self.calls, len(messages), in_flight=self._in_flight) is None:
                 return
@@ -137,7 +126,9 @@ class RolloutModel:
     def _add_call(self, started: float, done: Completion | None = None, error: str | None = None) -> None:
         answer = {name: getattr(done, name) for name in _OF_ANSWER} if done else {}
         started_ms, duration_ms = (started - self.started) * 1000, (time.monotonic() - started) * 1000
-        call = ModelCall(started_ms=round(started_ms, 3), duration_ms=round(duration_ms, 3), error=error, **answer)
+        call = records.ModelCall(
+            started_ms=round(started_ms, 3), duration_ms=round(duration_ms, 3), error=error, **answer
+        )
         self.calls.append(call)
 
 
@@ -147,12 +138,12 @@ REWARD = "reward"
 def build_rollout(
     task: Task,
     model: RolloutModel,
-    messages: list[Message] | None = None,
+    messages: list[records.Message] | None = None,
     *,
-    failure: Failure | None = None,
+    failure: records.Failure | None = None,
     finish_reason: str | None = None,
     num_tool_calls: int = 0,
-) -> Rollout:
+) -> records.Rollout:
     refused: list[str] = []
     own_messages = own_json(list(messages or model.messages or task.row.messages()), "messages", refused)
     tools = model.offered and own_json(model.offered, "tools", refused)
@@ -164,13 +155,13 @@ def build_rollout(
     failure = failure or (not_json(refused) if refused else None)
     reason = limit or finish_reason or model.finish_reason
     row = task.row
-    rollout = Rollout(
+    rollout = records.Rollout(
         rollout_id=task.rollout_id,
         row_index=row.index,
         attempt=task.attempt,
         step=task.step,
         row_key=row.key,
-        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+        status=records.RolloutStatus.FAILED if failure else records.RolloutStatus.SUCCESS,
         messages=own_messages,
         tools=tools,
         failure=failure,
@@ -185,13 +176,13 @@ def build_rollout(
     return rollout
 
 
-def add_sample(rollout: Rollout, sample: RolloutSample | WireSample, *, graded: bool) -> None:
+def add_sample(rollout: records.Rollout, sample: RolloutSample | WireSample, *, graded: bool) -> None:
     rollout.metrics.update(numbers(sample.metrics))
     add_info(rollout, sample.extra_fields)
     if not graded:
         return
     if sample.remove_sample:
-        rollout.status = RolloutStatus.SKIPPED
+        rollout.status = records.RolloutStatus.SKIPPED
     elif sample.reward is not None:
         score = read_reward(sample.reward)
         if score.failure is None:
@@ -200,7 +191,7 @@ def add_sample(rollout: Rollout, sample: RolloutSample | WireSample, *, graded: 
         rollout.scores[REWARD] = score
 
 
-def add_info(rollout: Rollout, info: Mapping[str, object]) -> None:
+def add_info(rollout: records.Rollout, info: Mapping[str, object]) -> None:
     if not info:
         return
     refused: list[str] = []
@@ -208,7 +199,7 @@ def add_info(rollout: Rollout, info: Mapping[str, object]) -> None:
     assert isinstance(plain, dict)
     rollout.info.update(plain)
     if refused and rollout.failure is None:
-        rollout.status, rollout.failure = RolloutStatus.FAILED, not_json(refused)
+        rollout.status, rollout.failure = records.RolloutStatus.FAILED, not_json(refused)
 
 
 def numbers(measured: Mapping[str, object]) -> dict[str, float]:
@@ -216,18 +207,20 @@ def numbers(measured: Mapping[str, object]) -> dict[str, float]:
     return {name: number for name, (number, _) in readings.items() if number is not None}
 
 
-def read_reward(value: object) -> Score:
+def read_reward(value: object) -> records.Score:
     number, problem = as_number(value)
     if problem is None:
-        return Score(name=REWARD, value=number)
-    failure = Failure(phase=Phase.SCORE, category=Category.INVALID_SCORE, message=f"the agent's reward is {problem}")
-    return Score(name=REWARD, failure=failure)
+        return records.Score(name=REWARD, value=number)
+    failure = records.Failure(
+        phase=records.Phase.SCORE, category=records.Category.INVALID_SCORE, message=f"the agent's reward is {problem}"
+    )
+    return records.Score(name=REWARD, failure=failure)
 
 
 _IDENTITY = ("rollout_id", "row_index", "attempt", "step", "row_key", "status", "failure", "started_at", "hashes")
 
 
-def writable(rollout: Rollout) -> tuple[bytes, Rollout]:
+def writable(rollout: records.Rollout) -> tuple[bytes, records.Rollout]:
     """Return the journal line of this rollout, and the rollout as that line has it."""
     try:
         return rollout.to_line(), rollout
@@ -236,13 +229,13 @@ def writable(rollout: Rollout) -> tuple[bytes, Rollout]:
         values = copy_as_json(rollout, "", refused)
         assert isinstance(values, dict)
         try:
-            stored = Rollout(**{key: value for key, value in values.items() if value is not None})
+            stored = records.Rollout(**{key: value for key, value in values.items() if value is not None})
         except ValidationError as error:
             first = error.errors()[0]
             refused.append(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-            stored = Rollout(**{key: values[key] for key in _IDENTITY if values[key] is not None})
+            stored = records.Rollout(**{key: values[key] for key in _IDENTITY if values[key] is not None})
         if refused:
-            stored.status, stored.scores = RolloutStatus.FAILED, {}
+            stored.status, stored.scores = records.RolloutStatus.FAILED, {}
             stored.failure = stored.failure or not_json(refused)
         return stored.to_line(), stored
 
@@ -255,7 +248,7 @@ def own_json(value: object, path: str, refused: list[str]) -> Any:
         return copy_as_json(value, path, refused)
 
 
-def not_json(refused: list[str]) -> Failure:
+def not_json(refused: list[str]) -> records.Failure:
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     problem = f"what the agent left cannot be stored as JSON: {refused[0]}{more}"
     return agent_error(problem, "keep only text, numbers, lists and dicts in messages and info")
@@ -266,6 +259,9 @@ def as_number(result: object) -> tuple[float | None, str | None]:
         value = as_float(result)
     except ValueError as error:
         return None, str(error)
-    if abs(value) > LARGEST_SCORE:
-        return None, f"{value:g}, which is beyond {LARGEST_SCORE:g}: means and deviations of it cannot be computed"
+    if abs(value) > records.LARGEST_SCORE:
+        return (
+            None,
+            f"{value:g}, which is beyond {records.LARGEST_SCORE:g}: means and deviations of it cannot be computed",
+        )
     return value, None

@@ -24,19 +24,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from osmosis import errors
 from osmosis.base.files import find_full_disk
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback, parse_host
-from osmosis.errors import (
-    AuthRequired,
-    InternalError,
-    NotFound,
-    OsmosisError,
-    TooLarge,
-    UpgradeRequired,
-    ValidationError,
-    from_wire,
-)
 from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import bearer
@@ -136,7 +127,7 @@ def _iterate_records(hint: object) -> Iterator[type[Record]]:
         yield from _iterate_records(part)
 
 
-def error_response(error: OsmosisError) -> JSONResponse:
+def error_response(error: errors.OsmosisError) -> JSONResponse:
     wait = error.details.get("retry_after")
     return _answer(error.to_wire(), error.http_status, {} if wait is None else {"Retry-After": str(wait)})
 
@@ -147,15 +138,15 @@ def _answer(body: JsonObject, status: int, headers: Mapping[str, str] | None) ->
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def log_error(request: Request, error: Exception) -> OsmosisError:
+def log_error(request: Request, error: Exception) -> errors.OsmosisError:
     """Log what is not the caller's mistake, a bug with its traceback, and return what to show of it."""
     path = "/shared/..." if request.url.path.startswith("/shared/") else request.url.path  # a link is a secret
-    about, explained = f"{request.method} {path}", error if isinstance(error, OsmosisError) else None
+    about, explained = f"{request.method} {path}", error if isinstance(error, errors.OsmosisError) else None
     explained = explained or find_full_disk(error, where="the platform") or find_unavailable(error)
     if explained is None:
         log.exception("%s failed", about, exc_info=error)
         message = f"internal error in {about}: {type(error).__name__}"
-        return InternalError(message, hint="see the platform's log: osmosis platform logs")
+        return errors.InternalError(message, hint="see the platform's log: osmosis platform logs")
     if explained.http_status >= 500:
         log.error("%s: %s", about, explained)
     return explained
@@ -164,7 +155,7 @@ def log_error(request: Request, error: Exception) -> OsmosisError:
 def handle_errors(app: FastAPI) -> None:
     # What only `Exception` catches is raised again after the answer, and uvicorn then closes the connection: right for
     # a bug, not for a disk that is full.
-    @app.exception_handler(OsmosisError)
+    @app.exception_handler(errors.OsmosisError)
     @app.exception_handler(OSError)
     @app.exception_handler(SQLAlchemyError)
     @app.exception_handler(Exception)
@@ -178,12 +169,12 @@ def handle_errors(app: FastAPI) -> None:
             for entry in error.errors()
         ]
         text = "; ".join(f"{issue['key']}: {issue['message']}" for issue in issues[:5])
-        return error_response(ValidationError(f"the request is malformed: {text}", issues=issues))
+        return error_response(errors.ValidationError(f"the request is malformed: {text}", issues=issues))
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
         message = error.detail if error.status_code != 404 else f"no such path: {request.url.path}"
-        rebuilt = from_wire(error.status_code, {"message": str(message)})
+        rebuilt = errors.from_wire(error.status_code, {"message": str(message)})
         body = {"error": rebuilt.message, "message": rebuilt.message, "code": rebuilt.code}
         return _answer(body, error.status_code, error.headers)
 
@@ -267,7 +258,7 @@ class ClientVersions:
             await send(event)
 
         if status == "unsupported":
-            error = UpgradeRequired(message, hint="pip install -U osmosis-ai", status=status)
+            error = errors.UpgradeRequired(message, hint="pip install -U osmosis-ai", status=status)
             await error_response(error)(scope, receive, send_with_status)
         else:
             await self.app(scope, receive, send_with_status)
@@ -280,13 +271,15 @@ def check_reader(request: Request, settings: PlatformSettings) -> None:
     token = settings.metrics_token.get_secret_value()
     if token:
         if not hmac.compare_digest(bearer(request).encode(), token.encode()):
-            raise AuthRequired("this is not the token of /metrics", hint="it is OSMOSIS_METRICS_TOKEN of the platform")
+            raise errors.AuthRequired(
+                "this is not the token of /metrics", hint="it is OSMOSIS_METRICS_TOKEN of the platform"
+            )
         return
     is_local = request.client is not None and is_loopback(request.client.host)
     public = bool(settings.public_url) and not is_loopback(parse_host(settings.public_url))
     if public or not is_local or any(name in request.headers for name in FORWARDED):
         message = "/metrics is read on this machine alone"
-        raise NotFound(message, hint="start the platform with OSMOSIS_METRICS_TOKEN=SECRET")
+        raise errors.NotFound(message, hint="start the platform with OSMOSIS_METRICS_TOKEN=SECRET")
 
 
 KIB, MIB = 1024, 1024 * 1024
@@ -343,7 +336,7 @@ class _Body:
     limit: int
     size: int = 0
     known: bool = False
-    refusal: OsmosisError | None = None
+    refusal: errors.OsmosisError | None = None
     over: bool = False
 
     async def receive(self) -> Message:
@@ -356,12 +349,12 @@ class _Body:
 
     async def refused(self, size: int) -> bool:
         if self.refusal is None and size > self.limit:
-            self.refusal = TooLarge(f"the request body is larger than {self.limit} bytes")
+            self.refusal = errors.TooLarge(f"the request body is larger than {self.limit} bytes")
         elif self.refusal is None and size > UNKNOWN_BYTES and not self.known:
             try:
                 await run_in_threadpool(_check_credential, self.platform, Request(self.scope))
                 self.known = True
-            except OsmosisError as error:
+            except errors.OsmosisError as error:
                 self.refusal = error
         return self.refusal is not None
 
@@ -402,6 +395,6 @@ def _check_credential(platform: Platform, request: Request) -> None:
     if HOOKS.match(request.url.path):
         return
     if not request.url.path.startswith("/api/"):
-        raise AuthRequired("this request is too large for somebody who has not logged in")
+        raise errors.AuthRequired("this request is too large for somebody who has not logged in")
     with platform.db.read() as session:
         tokens.authenticate(session, bearer(request))

@@ -16,16 +16,7 @@ from osmosis._version import __version__
 from osmosis.base.files import FileLock
 from osmosis.base.net import is_http, is_loopback
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, OsmosisError, PlatformError, UsageError, from_wire
-from osmosis.records.api.workers import (
-    JobOrder,
-    JobStarted,
-    JobWord,
-    WorkerHello,
-    WorkerLeaves,
-    WorkerOrders,
-    WorkerRound,
-    WorkerWelcome,
-)
+from osmosis.records.api import workers as worker_api
 from osmosis.records.base import Record
 from osmosis.records.config.worker import QUEUE_S, GateAddress
 from osmosis.records.run.job import JOB_PROTOCOL, JobEntry
@@ -39,13 +30,13 @@ R = TypeVar("R", bound=Record)
 
 
 class PlatformApi(Protocol):
-    def hello(self, hello: WorkerHello) -> WorkerWelcome: ...
+    def hello(self, hello: worker_api.WorkerHello) -> worker_api.WorkerWelcome: ...
 
-    def round(self, report: WorkerRound) -> WorkerOrders: ...
+    def round(self, report: worker_api.WorkerRound) -> worker_api.WorkerOrders: ...
 
-    def started(self, report: JobStarted) -> None: ...
+    def started(self, report: worker_api.JobStarted) -> None: ...
 
-    def leave(self, report: WorkerLeaves) -> None: ...
+    def leave(self, report: worker_api.WorkerLeaves) -> None: ...
 
 
 class HttpPlatformApi:
@@ -73,16 +64,16 @@ class HttpPlatformApi:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def hello(self, hello: WorkerHello) -> WorkerWelcome:
-        return self._say("hello", hello, WorkerWelcome)
+    def hello(self, hello: worker_api.WorkerHello) -> worker_api.WorkerWelcome:
+        return self._say("hello", hello, worker_api.WorkerWelcome)
 
-    def round(self, report: WorkerRound) -> WorkerOrders:
-        return self._say("claim", report, WorkerOrders)
+    def round(self, report: worker_api.WorkerRound) -> worker_api.WorkerOrders:
+        return self._say("claim", report, worker_api.WorkerOrders)
 
-    def started(self, report: JobStarted) -> None:
+    def started(self, report: worker_api.JobStarted) -> None:
         self._post("started", report)
 
-    def leave(self, report: WorkerLeaves) -> None:
+    def leave(self, report: worker_api.WorkerLeaves) -> None:
         self._post("leave", report)
 
     def _say(self, what: str, record: Record, answer: type[R]) -> R:
@@ -168,7 +159,7 @@ class Worker:
         self._poll_s = plan.poll_s
         self._identity = WorkerIdentity(plan.state_dir)
         self._poller = JobPoller(executor, self._news, every_s=plan.look_s)
-        self._pending_reports: deque[JobStarted] = deque()
+        self._pending_reports: deque[worker_api.JobStarted] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._folders_at = time.monotonic()
@@ -247,7 +238,7 @@ class Worker:
         ids = self._identity.take()
         plan = self.plan
         welcome = self.desk.hello(
-            WorkerHello(
+            worker_api.WorkerHello(
                 name=plan.name,
                 machine=machine_id(),
                 version=__version__,
@@ -270,12 +261,12 @@ class Worker:
         if welcome.note:
             log.warning("worker %s: %s", self.name, welcome.note)
 
-    def _round(self) -> WorkerRound:
+    def _round(self) -> worker_api.WorkerRound:
         states = self._look()
         reports = [_job_word(job, states.get(job.lease_id)) for job in self._jobs.values()]
         serving = {job.lease_id for job in self._jobs.values() if job.kind == "serving"}
         alive = {word.lease_id for word in reports if word.alive}
-        return WorkerRound(
+        return worker_api.WorkerRound(
             worker_id=self._id,
             jobs=reports,
             slots=max(0, self.plan.max_jobs - len(alive - serving)),
@@ -287,7 +278,7 @@ class Worker:
     def _look(self) -> dict[str, JobState]:
         return self._poller.poll({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
 
-    def _start(self, orders: Sequence[JobOrder]) -> None:
+    def _start(self, orders: Sequence[worker_api.JobOrder]) -> None:
         for order in orders:
             log.info("run %s: claimed", order.run_name)
             self._jobs[order.lease_id] = _Job(order.lease_id, order.job_id, order.run_name, order.kind)
@@ -296,7 +287,7 @@ class Worker:
         self._poller.run(lambda: self._begin(jobs, starts))
         self._report_started()
 
-    def _job_start(self, order: JobOrder) -> JobStart:
+    def _job_start(self, order: worker_api.JobOrder) -> JobStart:
         plan = self.plan
         entry = JobEntry(
             lease=order.lease,
@@ -317,7 +308,9 @@ class Worker:
             reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
             handles, problem_text = [], f"its job could not be started: {reason}"
         for number, job in enumerate(jobs):
-            report = JobStarted(worker_id=self._id, job_id=job.job_id, lease_id=job.lease_id, problem=problem_text)
+            report = worker_api.JobStarted(
+                worker_id=self._id, job_id=job.job_id, lease_id=job.lease_id, problem=problem_text
+            )
             if handles:
                 job.handle = handles[number]
                 report = report.model_copy(update={"handle": job.handle})
@@ -361,15 +354,15 @@ class Worker:
             self._poller.close()  # a start that was begun is told before
             try:
                 self._report_started()
-                self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_job_word(job, None) for job in own]))
+                self.desk.leave(worker_api.WorkerLeaves(worker_id=self._id, jobs=[_job_word(job, None) for job in own]))
             except OsmosisError as problem:
                 log.warning("the platform was not told that this worker ends: %s", problem)
         self._jobs.clear()
 
 
-def _job_word(job: _Job, seen: JobState | None) -> JobWord:
+def _job_word(job: _Job, seen: JobState | None) -> worker_api.JobWord:
     state = seen if seen is not None and job.wanted else JobState(alive=job.wanted)
-    return JobWord(job_id=job.job_id, lease_id=job.lease_id, **asdict(state))
+    return worker_api.JobWord(job_id=job.job_id, lease_id=job.lease_id, **asdict(state))
 
 
 class WorkerIdentity:

@@ -48,16 +48,7 @@ from osmosis.local.viewing.library import config_of
 from osmosis.local.workers import worker_count
 from osmosis.metrics import formats
 from osmosis.metrics.fatal_step import Count
-from osmosis.records.run.plan import (
-    PLATFORM_MODEL,
-    TOOL_RESULT,
-    Branch,
-    EvalPlan,
-    ModelSpec,
-    Selection,
-    Timeouts,
-    split_model,
-)
+from osmosis.records.run import plan as plans
 from osmosis.records.run.report import Branched
 from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
@@ -183,7 +174,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     return DetailResult(journal.redactor.data(data), exit_code=code, next_steps=steps, human=draw)
 
 
-def load_run(ctx: AppContext, name: str, secrets_file: str | None) -> tuple[EvalPlan, RunOptions]:
+def load_run(ctx: AppContext, name: str, secrets_file: str | None) -> tuple[plans.EvalPlan, RunOptions]:
     folder = run_folder(name, ctx.cwd)
     journal = Journal(folder)
     plan = journal.plan().model_copy(update={"name": folder.name})
@@ -210,21 +201,21 @@ class Replayed:
 
 
 def replay(
-    plan: EvalPlan, options: RunOptions, journal: Path, recorded: Rollout, *, no_limits: bool = False
+    plan: plans.EvalPlan, options: RunOptions, journal: Path, recorded: Rollout, *, no_limits: bool = False
 ) -> Replayed:
     """Run the attempt again; `journal` is the folder with its recording, `no_limits` is for a debugger."""
-    timeouts = Timeouts(agent_s=None, score_s=None, model_s=None) if no_limits else plan.timeouts
-    spec = ModelSpec(name=str(journal), kind="replay", params=plan.model.params)
+    timeouts = plans.Timeouts(agent_s=None, score_s=None, model_s=None) if no_limits else plan.timeouts
+    spec = plans.ModelSpec(name=str(journal), kind="replay", params=plan.model.params)
     plan = plan.model_copy(update={"model": spec, "timeouts": timeouts, "concurrency": 1})
     dataset = options.dataset(plan)
-    row = next(read_rows(dataset, Selection(rows=[recorded.row_index]), skip_bad=True), None)
+    row = next(read_rows(dataset, plans.Selection(rows=[recorded.row_index]), skip_bad=True), None)
     if row is None:
         raise NotFound(f"{dataset} has no row {recorded.row_index}", hint="put the dataset of the run back")
     changed = recorded.hashes.get("row") not in (None, row.content_hash)
     return asyncio.run(_replayed(plan, options, recorded, row, changed))
 
 
-async def _replayed(plan: EvalPlan, options: RunOptions, recorded: Rollout, row: Row, changed: bool) -> Replayed:
+async def _replayed(plan: plans.EvalPlan, options: RunOptions, recorded: Rollout, row: Row, changed: bool) -> Replayed:
     errors: list[BaseException] = []
     raised.set(errors)
     source, scorers = load_source(plan, options), load_scorers_of(plan, options)
@@ -242,7 +233,7 @@ async def _replayed(plan: EvalPlan, options: RunOptions, recorded: Rollout, row:
 
 @dataclass(frozen=True)
 class Recording:
-    plan: EvalPlan
+    plan: plans.EvalPlan
     options: RunOptions
     folder: Path
     rollout: Rollout
@@ -276,7 +267,7 @@ def recording(
             named = client.datasets.get(config.experiment.dataset)
             dataset = folder / f"dataset.{named.file_format or 'jsonl'}"
             client.datasets.download(config.experiment.dataset, dataset)
-        plan = EvalPlan.from_config(config, name=detail.run.name, dataset=str(dataset))
+        plan = plans.EvalPlan.from_config(config, name=detail.run.name, dataset=str(dataset))
         options = RunOptions(
             workspace.root,
             None,
@@ -423,7 +414,7 @@ def branch_rollout(flags: BranchFlags) -> DetailResult | int:
     measured: dict[int, Branched] = {}
 
     def measure(step: int, n: int) -> Count:
-        branch = Branch(run=plan.name, rollout_id=recorded.rollout_id, **identity, step=step, texts=texts)
+        branch = plans.Branch(run=plan.name, rollout_id=recorded.rollout_id, **identity, step=step, texts=texts)
         new = begin_branch(plan, model, recorded, branch, n, folder.parent)
         result = run_local(ctx, new, options, Ending(quiet=flags.from_step is None))
         if (result if isinstance(result, int) else result.exit_code) == 130:
@@ -465,8 +456,8 @@ def branch_rollout(flags: BranchFlags) -> DetailResult | int:
     return DetailResult(data, next_steps=[page], human=draw)
 
 
-def _choose_model(spec: ModelSpec, text: str) -> ModelSpec:
-    is_elsewhere = split_model(text)[1] is not None or text.startswith(("offline/", PLATFORM_MODEL))
+def _choose_model(spec: plans.ModelSpec, text: str) -> plans.ModelSpec:
+    is_elsewhere = plans.split_model(text)[1] is not None or text.startswith(("offline/", plans.PLATFORM_MODEL))
     url, key = (None, None) if is_elsewhere else (spec.base_url, spec.api_key_env)
     return parse_model(text, base_url=url, api_key_env=key, params=spec.params)
 
@@ -480,7 +471,7 @@ def _read_texts(ctx: AppContext, flags: BranchFlags, folder: Path) -> dict[str, 
     try:
         texts = {name: ctx.path(file).read_text("utf-8") for name, _, file in files}
         if result is not None:
-            texts[TOOL_RESULT] = ctx.path(result[1:]).read_text("utf-8") if result.startswith("@") else result
+            texts[plans.TOOL_RESULT] = ctx.path(result[1:]).read_text("utf-8") if result.startswith("@") else result
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"a text cannot be read: {error}", hint="--prompt NAME=FILE --tool-result @FILE") from error
     return texts

@@ -17,17 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import uv
 
+from osmosis.base import installation
 from osmosis.base.files import locked_async, tomllib
 from osmosis.base.hardware import TRAINER_PYTHON, find_python, list_gpus, pip_find_links
-from osmosis.base.installation import (
-    MARKER,
-    Wheel,
-    build_wheel,
-    list_requirements,
-    read_marker,
-    remove_folders,
-    unpack_wheel,
-)
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failure
 from osmosis.jobs.prepare.environment import VERSION_OF, explain_output, is_network_failure
@@ -92,7 +84,7 @@ class _Package(TypedDict, total=False):
 class TrainerBuilder:
     uv: str
     cache_dir: Path
-    wheel: Wheel
+    wheel: installation.Wheel
     environ: Mapping[str, str]
     log: JobLog
     torch: TorchBuild = "auto"
@@ -113,7 +105,7 @@ class TrainerBuilder:
         waiting = self.log.stream(STEP)
         lock = folder.parent / ".locks" / folder.name
         async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating this environment")):
-            code = await asyncio.to_thread(unpack_wheel, self.wheel)
+            code = await asyncio.to_thread(installation.unpack_wheel, self.wheel)
             if (finished := _finished(folder, code)) is None:
                 finished = await self._make(folder, code, python, version)
             else:
@@ -135,14 +127,14 @@ class TrainerBuilder:
     @property
     def _wanted(self) -> list[str]:
         extras = (*self.extras, GPU_EXTRA) if self.extras and self._wants_cuda() else self.extras
-        return sorted({*self.packages, *(line for extra in extras for line in list_requirements(extra))})
+        return sorted({*self.packages, *(line for extra in extras for line in installation.list_requirements(extra))})
 
     def _wants_cuda(self) -> bool:
         return self.torch == "cuda" or (self.torch == "auto" and bool(list_gpus(self.environ)))
 
     async def _make(self, folder: Path, code: Path, python: Path, version: str) -> TrainerEnvironment:
         making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
-        await asyncio.to_thread(remove_folders, folder, *folder.parent.glob(f".making-{folder.name}-*"))
+        await asyncio.to_thread(installation.remove_folders, folder, *folder.parent.glob(f".making-{folder.name}-*"))
         making.parent.mkdir(parents=True, exist_ok=True)
         try:
             venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(python), str(making))
@@ -152,10 +144,10 @@ class TrainerBuilder:
             install = ("pip", "install", "--python", str(making), "--no-deps", "-r", str(lock.path))
             await self._checked(*install, cwd=making, timeout_s=INSTALL_S)
             mark = {"python": version, "packages": dict(lock.packages)}
-            (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
+            (making / installation.MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             making.rename(folder)
         finally:
-            await asyncio.to_thread(remove_folders, making)
+            await asyncio.to_thread(installation.remove_folders, making)
         finished = _finished(folder, code)
         assert finished is not None
         self.log.write(STEP, f"{self.name} is ready: {folder.name}")
@@ -254,7 +246,7 @@ def _failed(done: CommandResult, message: str) -> JobFailed:
 
 
 def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
-    if (marker := read_marker(folder)) is None:
+    if (marker := installation.read_marker(folder)) is None:
         return None
     environment = TrainerEnvironment(folder, code, marker["packages"], marker["python"])
     return environment if environment.python.exists() else None
@@ -273,7 +265,7 @@ async def _builder(context: JobContext, extras: Sequence[str]) -> TrainerBuilder
     return TrainerBuilder(
         uv=uv.find_uv_bin(),
         cache_dir=context.cache_dir,
-        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
+        wheel=await asyncio.to_thread(installation.build_wheel, context.cache_dir),
         environ=context.environ,
         log=context.log,
         torch=context.spec.torch,

@@ -28,28 +28,14 @@ from osmosis.platform.models.inference import InferenceProxy, error_body
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
+from osmosis.records.api import training as training_api
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.training import (
-    DeploymentPage,
-    MergeRequest,
-    ModelDeployment,
-    ModelFile,
-    ModelFiles,
-    ModelFileUpload,
-    ModelMerge,
-    ModelPage,
-    ModelPath,
-    ModelRow,
-    ModelUpload,
-    NewModel,
-    WrappedDeployment,
-)
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
 
 @router.post("/models/{name}/deploy")
-def deploy(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelDeployment:
+def deploy(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelDeployment:
     with platform.db.write() as session:
         run = deployments.deploy(session, platform, scope.workspace, scope.user, name)
         audit.note(session, scope, "model.deploy", name, workspace=scope.workspace)
@@ -57,7 +43,7 @@ def deploy(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelDeployment
 
 
 @router.post("/models/{name}/undeploy")
-def undeploy(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelDeployment:
+def undeploy(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelDeployment:
     with platform.db.write() as session:
         run = deployments.undeploy(session, scope.workspace, name)
         audit.note(session, scope, "model.undeploy", name, workspace=scope.workspace)
@@ -65,7 +51,9 @@ def undeploy(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelDeployme
 
 
 @router.post("/models/{name}/merge")
-def merge(name: str, body: MergeRequest, platform: PlatformDep, scope: ScopeDep) -> ModelMerge:
+def merge(
+    name: str, body: training_api.MergeRequest, platform: PlatformDep, scope: ScopeDep
+) -> training_api.ModelMerge:
     with platform.db.write() as session:
         run = merging.start(session, platform, scope.workspace, scope.user, name, body)
         audit.note(session, scope, "model.merge", name, workspace=scope.workspace)
@@ -73,7 +61,7 @@ def merge(name: str, body: MergeRequest, platform: PlatformDep, scope: ScopeDep)
 
 
 @router.get("/models/{name}/merge")
-def merged(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelMerge:
+def merged(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelMerge:
     with platform.db.read() as session:
         return merging.build_merge(merging.find(session, scope.workspace.id, name))
 
@@ -86,19 +74,19 @@ def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -
 
 
 @router.get("/deployments")
-def listed(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> DeploymentPage:
+def listed(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.DeploymentPage:
     with platform.db.read() as session:
         rows, total = page.fetch(session, deployments.select_deployments(scope.workspace.id))
         bodies = [deployments.build_deployment(session, run) for run in rows]
         room = deployments.room(session, platform.settings)
-    return DeploymentPage(deployments=bodies, **room, **page.place(len(bodies), total))
+    return training_api.DeploymentPage(deployments=bodies, **room, **page.place(len(bodies), total))
 
 
 @router.get("/deployments/{name}")
-def one(name: str, platform: PlatformDep, scope: ScopeDep) -> WrappedDeployment:
+def one(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
     with platform.db.read() as session:
         deployment = _get_deployment(session, scope, name)
-        return WrappedDeployment(deployment=deployments.build_deployment(session, deployment))
+        return training_api.WrappedDeployment(deployment=deployments.build_deployment(session, deployment))
 
 
 def _get_deployment(session: Session, scope: Scope, name: str) -> tables.Deployment:
@@ -109,26 +97,26 @@ def _get_deployment(session: Session, scope: Scope, name: str) -> tables.Deploym
 
 
 @router.post("/deployments/{name}/deploy")
-def deploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> WrappedDeployment:
-    return WrappedDeployment(deployment=deploy(name, platform, scope))
+def deploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
+    return training_api.WrappedDeployment(deployment=deploy(name, platform, scope))
 
 
 @router.post("/deployments/{name}/undeploy")
-def undeploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> WrappedDeployment:
-    return WrappedDeployment(deployment=undeploy(name, platform, scope))
+def undeploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
+    return training_api.WrappedDeployment(deployment=undeploy(name, platform, scope))
 
 
 @router.get("/models/base")
-def base_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> ModelPage:
+def base_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
     query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
     with platform.db.read() as session:
         rows, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
         bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, map(models.base_row, rows))
-    return ModelPage(models=bodies, **page.place(len(bodies), total))
+    return training_api.ModelPage(models=bodies, **page.place(len(bodies), total))
 
 
 @router.get("/models/base/{name:path}")
-def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
+def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelRow:
     with platform.db.read() as session:
         row = models.base_row(models.find_base(session, scope.workspace, name))
         return deployments.add_deployments(session, platform.settings, scope.workspace.id, [row])[0]
@@ -149,18 +137,18 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
 
 
 @router.get("/models/lora")
-def lora_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> ModelPage:
+def lora_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
     query = models.select_trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
     with platform.db.read() as session:
         rows, total = page.fetch(session, query)
         bare = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in rows]
         bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, bare)
         room = deployments.room(session, platform.settings)
-    return ModelPage(models=bodies, **room, **page.place(len(bodies), total))
+    return training_api.ModelPage(models=bodies, **room, **page.place(len(bodies), total))
 
 
 @router.get("/models/{name}")
-def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
+def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelRow:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
         bare = models.trained_row(row, session.get_one(tables.Run, row.run_id))
@@ -199,26 +187,30 @@ PARTS_AT_ONCE = 16  # Signed addresses work for a quarter of an hour, so a clien
 
 @files_router.post("/api/cli/models/base")
 @slow("objects")
-def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUpload:
+def announce(body: training_api.NewModel, platform: PlatformDep, scope: DataDep) -> training_api.ModelUpload:
     with platform.db.write() as session:
         model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
         audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
     models.delete_files(platform, *left)
     files, size = models.files_of(platform.objects, model), platform.settings.part_bytes
-    return ModelUpload(id=model.id, name=model.name, status=model.status, part_size=size, files=files)
+    return training_api.ModelUpload(id=model.id, name=model.name, status=model.status, part_size=size, files=files)
 
 
 @files_router.post("/api/cli/models/base/{name}/uploads")
 @slow("objects")
-def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFileUpload:
+def next_parts(
+    name: str, body: training_api.ModelPath, platform: PlatformDep, scope: DataDep
+) -> training_api.ModelFileUpload:
     model, number, file = _awaited(platform, scope, name, body.path)
     parts = Parts(file.size, platform.settings.part_bytes)
     missing = [part for part in range(1, parts.count + 1) if part not in file.parts][:PARTS_AT_ONCE]
     plan = parts.plan(platform, models.parts_key(model.id, number), f"models/{model.id}/{number}", missing)
-    return ModelFileUpload(path=file.path, upload=plan)
+    return training_api.ModelFileUpload(path=file.path, upload=plan)
 
 
-def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[tables.BaseModel, int, ModelFile]:
+def _awaited(
+    platform: Platform, scope: Scope, name: str, path: str
+) -> tuple[tables.BaseModel, int, training_api.ModelFile]:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
     for number, file in enumerate(models.files_of(platform.objects, model)):
@@ -243,7 +235,7 @@ async def put_part(model_id: str, number: int, part: int, request: Request, plat
     return received
 
 
-def _to_fill(platform: Platform, model_id: str, number: int) -> ModelFile | None:
+def _to_fill(platform: Platform, model_id: str, number: int) -> training_api.ModelFile | None:
     with platform.db.read() as session:
         model = session.get(tables.BaseModel, model_id)
     if model is None or not 0 <= number < len(model.files):
@@ -253,7 +245,7 @@ def _to_fill(platform: Platform, model_id: str, number: int) -> ModelFile | None
 
 @files_router.post("/api/cli/models/base/{name}/uploads/complete")
 @slow("objects")
-def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
+def complete(name: str, body: training_api.ModelPath, platform: PlatformDep, scope: DataDep) -> training_api.ModelFile:
     model, number, file = _awaited(platform, scope, name, body.path)
     if file.state != "uploaded":
         parts, parts_key = Parts(file.size, platform.settings.part_bytes), models.parts_key(model.id, number)
@@ -265,7 +257,7 @@ def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) 
 
 @files_router.post("/api/cli/models/base/{name}/finalize")
 @slow("objects")
-def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
+def finalize(name: str, platform: PlatformDep, scope: DataDep) -> training_api.ModelRow:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
     if model.status != models.READY:
@@ -277,7 +269,7 @@ def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
 
 @files_router.get("/api/cli/models/base/{name}/files")
 @slow("objects")
-def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelFiles:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
     if model.status != models.READY:
@@ -286,12 +278,12 @@ def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
         file.model_copy(update={"url": _fetch_url(platform, "base", model.id, models.key_of(model.id) + file.path)})
         for file in models.files_of(platform.objects, model)
     ]
-    return ModelFiles(name=model.name, type="base", files=files)
+    return training_api.ModelFiles(name=model.name, type="base", files=files)
 
 
 @files_router.get("/api/cli/models/{name}/files")
 @slow("objects")
-def trained_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+def trained_files(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelFiles:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
         tune = models.tune_of(session.get_one(tables.Run, row.run_id))
@@ -299,11 +291,11 @@ def trained_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFil
     before = f"{row.path}/"
     stored = [(item, item.key.removeprefix(before)) for item in platform.objects.list(before)]
     files = [
-        ModelFile(path=path, size=item.size, url=_fetch_url(platform, "lora", row.id, item.key))
+        training_api.ModelFile(path=path, size=item.size, url=_fetch_url(platform, "lora", row.id, item.key))
         for item, path in stored
         if path == "adapter_config.json" or model_folder.is_model_file(path)
     ]
-    return ModelFiles(name=row.name, type=tune, base_model=row.base_model, files=files)
+    return training_api.ModelFiles(name=row.name, type=tune, base_model=row.base_model, files=files)
 
 
 def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:

@@ -16,18 +16,7 @@ from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, quotas, service as workspaces
-from osmosis.records.api.accounts import (
-    MAX_TOKEN_DAYS,
-    POLICY,
-    ROLES,
-    SCOPES,
-    TOKEN_DAYS,
-    USUAL_SCOPES,
-    NewToken,
-    Role,
-    TokenScope,
-    may,
-)
+from osmosis.records.api import accounts as account_api
 from osmosis.viewer.page import SECURITY
 
 router = page_router()
@@ -47,13 +36,15 @@ def _members(viewer: Viewer, workspace: str, problem: OsmosisError | None = None
         rows = workspaces.list_members(session, row)
         use = quotas.build_use(session, row)
     return page(
-        "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=ROLES,
-        use=use, policy=POLICY, may=may, problem=problem,
+        "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=account_api.ROLES,
+        use=use, policy=account_api.POLICY, may=account_api.may, problem=problem,
     )  # fmt: skip
 
 
 @router.post("/{workspace}/members")
-def invite(viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member") -> Response:
+def invite(
+    viewer: PosterDep, workspace: str, person: Text, role: Annotated[account_api.Role, Form()] = "member"
+) -> Response:
     try:
         with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
@@ -66,7 +57,7 @@ def invite(viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role
 
 
 @router.post("/{workspace}/members/{person}/role")
-def change_role(viewer: PosterDep, workspace: str, person: str, role: Annotated[Role, Form()]) -> Response:
+def change_role(viewer: PosterDep, workspace: str, person: str, role: Annotated[account_api.Role, Form()]) -> Response:
     try:
         with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
@@ -199,7 +190,8 @@ def _token_page(
     children = {row.id: sum(1 for other, _ in rows if other.parent_id == row.id) for row, _ in rows}
     return page(
         "tokens.html", viewer, here="tokens", found=rows, children=children, made=issued, problem=problem,
-        scopes=SCOPES, usual=USUAL_SCOPES, names=names, days=TOKEN_DAYS, most=MAX_TOKEN_DAYS,
+        scopes=account_api.SCOPES, usual=account_api.USUAL_SCOPES, names=names, days=account_api.TOKEN_DAYS,
+        most=account_api.MAX_TOKEN_DAYS,
     )  # fmt: skip
 
 
@@ -207,12 +199,14 @@ def _token_page(
 def make_token(
     viewer: PosterDep,
     name: Annotated[str, Form(min_length=1, max_length=200)],
-    days: Annotated[int, Form(ge=1, le=MAX_TOKEN_DAYS)] = TOKEN_DAYS,
-    scope: Annotated[list[TokenScope] | None, Form()] = None,
+    days: Annotated[int, Form(ge=1, le=account_api.MAX_TOKEN_DAYS)] = account_api.TOKEN_DAYS,
+    scope: Annotated[list[account_api.TokenScope] | None, Form()] = None,
     only: Annotated[str, Form()] = "",
 ) -> Response:
     seconds = int(timedelta(days=days).total_seconds())
-    wish = NewToken(name=name, scopes=scope or list(USUAL_SCOPES), workspace=only or None, expires_in=seconds)
+    wish = account_api.NewToken(
+        name=name, scopes=scope or list(account_api.USUAL_SCOPES), workspace=only or None, expires_in=seconds
+    )
     try:
         with viewer.platform.db.write() as session:
             issued = tokens.create_named(session, viewer.token, wish)

@@ -17,15 +17,9 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase
 from osmosis.sdk import backend
 from osmosis.sdk.backend import ExecutionResult, with_failure
 from osmosis.sdk.classify import describe, traceback_tail, wire_category
+from osmosis.sdk.harbor import settings
 from osmosis.sdk.harbor.entrypoint import RESULT_FILE, TRAJECTORY_FILE
 from osmosis.sdk.harbor.handoff import close_ticket, code_of, describe_config
-from osmosis.sdk.harbor.settings import (
-    DEFAULT_SETUP_S,
-    choose_agent,
-    environment_of,
-    require_harbor,
-    split_orchestrator,
-)
 from osmosis.sdk.harbor.trials import AGENT_GRACE_S, Preparation, PreparedTrial, Tasks, text_of
 from osmosis.sdk.messages import folder_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig, RolloutSample
@@ -279,11 +273,11 @@ class HarborBackend:
         model_host: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        require_harbor()
-        self.orchestrator, folder = split_orchestrator(orchestrator, tasks_dir)
+        settings.require_harbor()
+        self.orchestrator, folder = settings.split_orchestrator(orchestrator, tasks_dir)
         self.tasks = Tasks.open(folder, task_mode)
         code_folder = None if code_dir is None else Path(code_dir).expanduser().resolve()
-        self.agent = choose_agent(agent, code_folder)
+        self.agent = settings.choose_agent(agent, code_folder)
         workflow = self.agent.workflow_class
         if native_agent_kwargs and (self.agent.workflow or self.agent.utility):
             raise ValueError("native_agent_kwargs applies only to Harbor's own agents that call a model")
@@ -315,7 +309,7 @@ class HarborBackend:
             native_kwargs=dict(native_agent_kwargs or {}),
             model_name=model_name,
             model_host=model_host,
-            environment=environment_of(environment_config),
+            environment=settings.environment_of(environment_config),
             trials_dir=self.trials_dir,
             setup_timeout_s=_setup_timeout(agent_setup_timeout_sec, self.agent.native),
             patch_dockerfile=patch_dockerfile_with_sdk,
@@ -479,7 +473,7 @@ def _setup_timeout(seconds: float | None, native: JsonObject) -> float:
             raise ValueError(f"agent_setup_timeout_sec is {seconds}; it must be a number of seconds above 0")
         return float(seconds)
     if not native:
-        return DEFAULT_SETUP_S
+        return settings.DEFAULT_SETUP_S
     from osmosis.sdk.harbor.agents import setup_timeout_of
 
     return setup_timeout_of(native)

@@ -24,16 +24,7 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model, Piece
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category
-from osmosis.serve.http import (
-    Disconnected,
-    bind,
-    listening,
-    parse_bearer,
-    read_body,
-    reply,
-    unless_disconnected,
-    url_of,
-)
+from osmosis.serve import http
 
 log = logging.getLogger("osmosis.serve")
 
@@ -46,7 +37,7 @@ _STREAMED, _COUNTED = "streamGenerateContent", "countTokens"
 def new_chat_app(title: str) -> FastAPI:
     app = FastAPI(title=title, version="1", openapi_url=None, separate_input_output_schemas=False)
     app.add_exception_handler(EndpointError, _answer_error)
-    app.add_exception_handler(Disconnected, _answer_nobody)
+    app.add_exception_handler(http.Disconnected, _answer_nobody)
     return app
 
 
@@ -57,7 +48,7 @@ async def _answer_error(request: Request, exc: Exception) -> Response:
     dialect = dialect_of_path(request.url.path)
     # One harness gives up at 429, and asks again at 503.
     status = OVERLOADED if error.status == 429 and dialect is RESPONSES else error.status
-    return reply(dialect.error_body(error), status, headers)
+    return http.reply(dialect.error_body(error), status, headers)
 
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:
@@ -66,14 +57,14 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 
 def bearer_of(request: Request) -> bytes | None:
     headers = request.headers
-    token = parse_bearer(headers.get("Authorization", "").encode("latin-1"))
+    token = http.parse_bearer(headers.get("Authorization", "").encode("latin-1"))
     key = headers.get("x-api-key") or headers.get("x-goog-api-key") or request.query_params.get("key")
     return token or (key.encode("latin-1") if key else None)
 
 
 async def read_object(request: Request, limit: int) -> JsonObject:
     try:
-        body = orjson.loads(await read_body(request, limit))
+        body = orjson.loads(await http.read_body(request, limit))
     except orjson.JSONDecodeError as exc:
         raise EndpointError(400, f"the body is not JSON: {exc}", Category.BAD_REQUEST.value) from exc
     if not isinstance(body, dict):
@@ -83,7 +74,7 @@ async def read_object(request: Request, limit: int) -> JsonObject:
 
 async def read_record(request: Request, shape: type[Shape], limit: int) -> Shape:
     try:
-        return shape.model_validate_json(await read_body(request, limit))
+        return shape.model_validate_json(await http.read_body(request, limit))
     except BadShape as exc:
         raise EndpointError(422, str(exc), Category.BAD_REQUEST.value) from exc
 
@@ -113,7 +104,7 @@ def model_routes(server: ModelServer, prefix: str) -> APIRouter:
         dialect = GEMINI if is_google else _CALLS.get(path) or _COUNTS.get(path)
         caller = server.authenticate(request)
         if path == "/models" or rest in ("/v1beta/models", "/v1alpha/models"):
-            return reply(models_body(request, server.model_names()))
+            return http.reply(models_body(request, server.model_names()))
         if dialect is None or request.method != "POST":
             raise EndpointError(404, f"{request.method} {rest} is not answered by a model", "not_found")
         call = dialect.parse(await read_object(request, server.max_body_bytes))
@@ -141,8 +132,8 @@ def models_body(request: Request, names: list[str]) -> JsonObject:
 def count_tokens(dialect: Dialect, call: Call) -> Response:
     count = estimate_tokens(call.messages, call.tools)
     if dialect is GEMINI:
-        return reply({"totalTokens": count})
-    return reply({"input_tokens": count, **({"object": "response.input_tokens"} if dialect is RESPONSES else {})})
+        return http.reply({"totalTokens": count})
+    return http.reply({"input_tokens": count, **({"object": "response.input_tokens"} if dialect is RESPONSES else {})})
 
 
 async def answer_call(
@@ -157,16 +148,16 @@ async def answer_call(
 ) -> Response:
     """Answer a call, whole or as server-sent events, as it asks. `with_tokens`: chat completions carry token ids."""
     if not call.stream:
-        done = await unless_disconnected(request, complete(question))
+        done = await http.unless_disconnected(request, complete(question))
         if not with_tokens:
             done.token_ids = done.logprobs = done.prompt_token_ids = None
-        return reply(dialect.render(call, done, envelope))
+        return http.reply(dialect.render(call, done, envelope))
     pieces = _Pieces()
     question.on_piece = pieces.put
     answering = asyncio.ensure_future(complete(question))
     answering.add_done_callback(lambda _: pieces.finish())
     try:
-        first = await unless_disconnected(request, pieces.take())
+        first = await http.unless_disconnected(request, pieces.take())
         # Without a piece it has failed, or comes whole.
         completion = None if first else await answering
     except BaseException:
@@ -272,9 +263,9 @@ class InferenceEndpoint:
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
         app = new_chat_app("Osmosis inference endpoint")
         app.include_router(model_routes(self, ""))
-        listener = bind(host, port)
-        await self._serving.enter_async_context(listening(app, listener))
-        return f"{url_of(listener)}/v1"
+        listener = http.bind(host, port)
+        await self._serving.enter_async_context(http.listening(app, listener))
+        return f"{http.url_of(listener)}/v1"
 
     async def drained(self, timeout_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):

@@ -35,20 +35,10 @@ from osmosis.records.run.rollout import Category, ModelCall
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxAnswer, SandboxOrder
 from osmosis.sdk.user_code import LimitReached
+from osmosis.serve import http
 from osmosis.serve.client.model_http import answer_call, bearer_of, model_routes, new_chat_app, read_object, read_record
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint, question_hash
 from osmosis.serve.client.sandboxes import Sandboxes
-from osmosis.serve.http import (
-    Bearer,
-    bind,
-    document,
-    errors,
-    listening,
-    operation_id,
-    reply,
-    unless_disconnected,
-    url_of,
-)
 
 MAX_BODY = 64 * 1024 * 1024
 CLOSED_KEPT = 1024
@@ -106,9 +96,9 @@ class ModelProxy:
         await self.close()
 
     async def open(self) -> str:
-        listener = bind(self.host, self.port)
-        self.base_url = self.advertise_url.replace("{port}", str(listener.getsockname()[1])) or url_of(listener)
-        await self._serving.enter_async_context(listening(self.app, listener))
+        listener = http.bind(self.host, self.port)
+        self.base_url = self.advertise_url.replace("{port}", str(listener.getsockname()[1])) or http.url_of(listener)
+        await self._serving.enter_async_context(http.listening(self.app, listener))
         return self.base_url
 
     async def close(self) -> None:
@@ -120,8 +110,8 @@ class ModelProxy:
         if listener is None:
             yield self.base_url
             return
-        async with listening(self.app, listener.dup()):
-            yield url_of(listener)
+        async with http.listening(self.app, listener.dup()):
+            yield http.url_of(listener)
 
     def open_rollout(
         self, rollout_id: str, *, model: RolloutModel | None = None, base_url: str = ""
@@ -268,15 +258,19 @@ def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObje
 
 
 def document_body(
-    summary: str, request: type[Record], response: type[Record], statuses: Sequence[int], bearer: Bearer = "rolloutKey"
+    summary: str,
+    request: type[Record],
+    response: type[Record],
+    statuses: Sequence[int],
+    bearer: http.Bearer = "rolloutKey",
 ) -> JsonObject:
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{request.__name__}"}}}
-    documented_route = document(summary, response, statuses, bearer, ModelErrorReply)
+    documented_route = http.document(summary, response, statuses, bearer, ModelErrorReply)
     return documented_route | {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
 def rollout_routes(proxy: ModelProxy) -> APIRouter:
-    router = APIRouter(generate_unique_id_function=operation_id)
+    router = APIRouter(generate_unique_id_function=http.operation_id)
 
     @router.post(
         "/v1/rollouts/{rollout_id}/chat/completions",
@@ -298,7 +292,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
     async def completion(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
         endpoint.take_completion(await read_record(request, CompletionCallback, MAX_BODY))
-        return reply(proxy.acknowledge(endpoint))
+        return http.reply(proxy.acknowledge(endpoint))
 
     @router.post(
         "/v1/rollouts/{rollout_id}/grader",
@@ -307,7 +301,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
     async def grader(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
         endpoint.take_grader(await read_record(request, GraderCallback, MAX_BODY))
-        return reply(proxy.acknowledge(endpoint))
+        return http.reply(proxy.acknowledge(endpoint))
 
     @router.post(
         "/v1/rollouts/{rollout_id}/sandbox",
@@ -320,10 +314,10 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
         if proxy.sandboxes is None:
             raise EndpointError(404, "no sandboxes are offered here", "not_found")
         order = await read_record(request, SandboxOrder, MAX_BODY)
-        return reply(await unless_disconnected(request, proxy.sandboxes.answer(endpoint.rollout_id, order)))
+        return http.reply(await http.unless_disconnected(request, proxy.sandboxes.answer(endpoint.rollout_id, order)))
 
-    @router.get("/health", summary="Health", response_description="Success", responses=errors(ModelErrorReply))
+    @router.get("/health", summary="Health", response_description="Success", responses=http.errors(ModelErrorReply))
     async def health() -> Response:
-        return reply(proxy.health())
+        return http.reply(proxy.health())
 
     return router

@@ -21,14 +21,7 @@ from osmosis.engine.agent import DEFAULT_MAX_TOKENS_TOTAL
 from osmosis.errors import ValidationError
 from osmosis.llm.http import read_body
 from osmosis.records.base import Record
-from osmosis.records.protocol.messages import (
-    LEASE_HEADER,
-    RolloutAccepted,
-    RolloutInit,
-    RolloutState04,
-    ServerHealth,
-    WireSample,
-)
+from osmosis.records.protocol import messages as wire
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.rows import Row
@@ -57,7 +50,7 @@ class RolloutLost(Exception):
 @dataclass
 class ServerResult:
     failure: Failure | None = None
-    sample: WireSample | None = None
+    sample: wire.WireSample | None = None
     finish_reason: str | None = None
     metrics: dict[str, float] | None = None
 
@@ -183,7 +176,7 @@ class PollingProtocol(ServerProtocol):
     async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
         answer = await self._client.submit("/rollout", rollout_init(endpoint, row, self._plan))
         try:
-            accepted = RolloutAccepted.model_validate_json(answer)
+            accepted = wire.RolloutAccepted.model_validate_json(answer)
         except BadShape as exc:
             raise RolloutLost(
                 Category.BAD_RESPONSE, "the server's answer to POST /rollout is not a generation 0.4 answer"
@@ -207,7 +200,7 @@ class PollingProtocol(ServerProtocol):
         state = (await self._client.find_object(f"/rollout/{endpoint.rollout_id}/status") or {}).get("status")
         return None if state == "queued" else state in (None, "running", "unknown")
 
-    async def _read(self, accepted: RolloutAccepted) -> RolloutState04:
+    async def _read(self, accepted: wire.RolloutAccepted) -> wire.RolloutState04:
         loop = asyncio.get_running_loop()
         lease_ends = loop.time() + accepted.polling_lease_timeout_sec
         path = f"/rollout/{accepted.rollout_id}/result"
@@ -220,10 +213,10 @@ class PollingProtocol(ServerProtocol):
                     "GET",
                     path,
                     wait_s=accepted.result_wait_timeout_sec,
-                    headers={LEASE_HEADER: accepted.polling_lease_token},
+                    headers={wire.LEASE_HEADER: accepted.polling_lease_token},
                 )
                 if status == 200:
-                    return RolloutState04.model_validate_json(body)
+                    return wire.RolloutState04.model_validate_json(body)
                 if status == 404:
                     raise RolloutLost(
                         Category.SERVER_DIED,
@@ -259,7 +252,7 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
     """Return a server's generation by its `/health`, and how many rollouts it runs at once; 0.4 wins over 0.3."""
     try:
         body = orjson.loads(health)
-        parsed = ServerHealth.model_validate(body)
+        parsed = wire.ServerHealth.model_validate(body)
     except (orjson.JSONDecodeError, BadShape) as exc:
         raise RolloutLost(
             Category.BAD_RESPONSE, "GET /health did not answer with the health of a rollout server"
@@ -270,10 +263,10 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
     return "0.4" if parsed.process_id is not None or parsed.lifecycle is not None else "0.3", capacity
 
 
-def rollout_init(endpoint: RolloutEndpoint, row: Row, plan: EvalPlan) -> RolloutInit:
+def rollout_init(endpoint: RolloutEndpoint, row: Row, plan: EvalPlan) -> wire.RolloutInit:
     """Build the body of `POST /rollout`: the metadata is the row's own, else the whole row."""
     agent_s = plan.timeouts.agent_s
-    return RolloutInit(
+    return wire.RolloutInit(
         initial_messages=row.messages(),
         label=row.ground_truth,
         metadata=row.metadata if row.metadata is not None else dict(row.data),

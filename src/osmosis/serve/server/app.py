@@ -18,16 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from osmosis.base.paths import data_dir
 from osmosis.records.base import Record
 from osmosis.records.protocol import messages as protocol
-from osmosis.serve.http import (
-    BearerGuard,
-    JsonOnly,
-    JsonRoute,
-    document,
-    documented,
-    operation_id,
-    reply,
-    wait_disconnected,
-)
+from osmosis.serve import http
 from osmosis.serve.server.callbacks import DeliveryPolicy, spool_folder
 from osmosis.serve.server.queue import NotAccepted, QueueFull, ServeLimits
 from osmosis.serve.server.rollouts import Backend, RolloutService, ServerRuntime
@@ -82,9 +73,11 @@ def create_rollout_server(
     app = build_app("Osmosis rollout server", runtime, lifespan, api_key=api_key, configure_logging=configure_logging)
     router = rollout_routes(service)
 
-    @router.get("/health", **document("Health; its keys identify the generation", protocol.ServerHealth, bearer=None))
+    @router.get(
+        "/health", **http.document("Health; its keys identify the generation", protocol.ServerHealth, bearer=None)
+    )
     async def health() -> Response:
-        return reply(service.health())
+        return http.reply(service.health())
 
     app.include_router(router)
     app.state.rollouts = service
@@ -114,9 +107,9 @@ def build_app(
     app.state.runtime = runtime
     app.state.max_body_bytes = runtime.limits.max_body_bytes
     if api_key:
-        app.add_middleware(BearerGuard, api_key=api_key)
+        app.add_middleware(http.BearerGuard, api_key=api_key)
     else:
-        app.add_middleware(JsonOnly)
+        app.add_middleware(http.JsonOnly)
     app.add_exception_handler(NotAccepted, _answer_not_accepted)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     return app
@@ -126,7 +119,7 @@ async def _answer_not_accepted(_: Request, exc: Exception) -> Response:
     full = isinstance(exc, QueueFull)
     message = "the queue is full" if full else "the server is shutting down"
     retry_after_s = cast("NotAccepted", exc).retry_after_s
-    return reply({"detail": message}, 429 if full else 503, {"Retry-After": str(retry_after_s)})
+    return http.reply({"detail": message}, 429 if full else 503, {"Retry-After": str(retry_after_s)})
 
 
 async def _answer_invalid(_: Request, exc: Exception) -> Response:
@@ -135,13 +128,13 @@ async def _answer_invalid(_: Request, exc: Exception) -> Response:
         if error["type"] == "json_invalid":
             error = {**error, "loc": ("body",), "msg": f"Invalid JSON: {error['ctx']['error']}"}
         problems.append({key: error[key] for key in ("type", "loc", "msg")})
-    return reply({"detail": problems}, 422)
+    return http.reply({"detail": problems}, 422)
 
 
 def new_router(*requests: type[Record]) -> APIRouter:
     for shape in requests:
-        documented(shape)
-    return APIRouter(route_class=JsonRoute, generate_unique_id_function=operation_id)
+        http.documented(shape)
+    return APIRouter(route_class=http.JsonRoute, generate_unique_id_function=http.operation_id)
 
 
 def rollout_routes(service: RolloutService) -> APIRouter:
@@ -150,7 +143,7 @@ def rollout_routes(service: RolloutService) -> APIRouter:
     @router.post(
         "/rollout",
         status_code=202,
-        **document(
+        **http.document(
             "Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
             protocol.RolloutAccepted,
             (401, 409, 413, 422, 429, 503),
@@ -158,33 +151,37 @@ def rollout_routes(service: RolloutService) -> APIRouter:
     )
     async def start(init: protocol.RolloutInit) -> Response:
         accepted = service.accept(init)
-        return reply({} if accepted is None else accepted, 202)
+        return http.reply({} if accepted is None else accepted, 202)
 
-    @router.post("/rollout/cancel", **document("Cancel by ids, by prefix, or all", protocol.CancelReply, (401, 422)))
+    @router.post(
+        "/rollout/cancel", **http.document("Cancel by ids, by prefix, or all", protocol.CancelReply, (401, 422))
+    )
     async def cancel(request: protocol.CancelRequest) -> Response:
-        return reply(protocol.CancelReply(dispositions=service.cancel(request)))
+        return http.reply(protocol.CancelReply(dispositions=service.cancel(request)))
 
     @router.get(
         "/rollout/{rollout_id}/result",
-        **document(
+        **http.document(
             "0.4: wait for the next state change; renews the lease", protocol.RolloutState04, (401, 403, 404, 422)
         ),
     )
     async def result(
         rollout_id: str, lease: Annotated[str, Header(alias=protocol.LEASE_HEADER)], request: Request
     ) -> Response:
-        return reply(await service.result(rollout_id, lease, partial(wait_disconnected, request)))
+        return http.reply(await service.result(rollout_id, lease, partial(http.wait_disconnected, request)))
 
     @router.get(
         "/rollout/{rollout_id}/status",
-        **document("State of a rollout; `unknown` when there is no such rollout", protocol.StatusReply, (401, 422)),
+        **http.document(
+            "State of a rollout; `unknown` when there is no such rollout", protocol.StatusReply, (401, 422)
+        ),
     )
     async def status(rollout_id: str) -> Response:
         try:
             protocol.check_rollout_id(rollout_id)
         except ValueError as exc:
             raise HTTPException(422, str(exc)) from exc
-        return reply(protocol.StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
+        return http.reply(protocol.StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
 
     return router
 

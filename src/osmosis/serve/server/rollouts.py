@@ -18,18 +18,7 @@ from typing import Protocol, runtime_checkable
 from fastapi import HTTPException
 
 from osmosis.records.base import Record, utc_now
-from osmosis.records.protocol.messages import (
-    LEASE_HEADER,
-    CancelRequest,
-    CompletionCallback,
-    GraderCallback,
-    RolloutAccepted,
-    RolloutInit,
-    RolloutState,
-    RolloutState04,
-    ServerHealth,
-    ServerLifecycle,
-)
+from osmosis.records.protocol import messages as wire
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.chat import connections_kept
 from osmosis.serve.http import encode_record
@@ -161,7 +150,7 @@ class Backend(Protocol):
     def max_concurrent(self) -> int | None: ...
 
     async def execute(
-        self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None
+        self, init: wire.RolloutInit, *, on_state: Callable[[wire.RolloutState], None] | None = None
     ) -> ExecutionResult: ...
 
     # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
@@ -175,7 +164,7 @@ RETURNS_WITHIN_S = 1.0  # Seconds within which a polling reader comes back after
 @dataclass(eq=False, slots=True)
 class RolloutRecord:
     entry: AcceptedRollout
-    init: RolloutInit | None
+    init: wire.RolloutInit | None
     lease: str | None  # token; None when called back, not polled
     lease_until: float = 0.0
     readers: int = 0
@@ -202,7 +191,7 @@ class RolloutService:
         self.runtime.count_unread = self._count_unread
         self.runtime.background.append(self.sweep)
 
-    def accept(self, init: RolloutInit) -> RolloutAccepted | None:
+    def accept(self, init: wire.RolloutInit) -> wire.RolloutAccepted | None:
         """Start a rollout; return the answer of a polled one, else None. Raises `NotAccepted`."""
         polled = init.completion_callback_url is None and init.grader_callback_url is None
         if init.rollout_id is None:
@@ -231,20 +220,22 @@ class RolloutService:
         record.lease_until = asyncio.get_running_loop().time() + self.limits.lease_s
         if record.lease is None:
             return None
-        return RolloutAccepted(
+        return wire.RolloutAccepted(
             rollout_id=rollout_id,
             polling_lease_token=record.lease,
             result_wait_timeout_sec=self.limits.result_wait_s,
             polling_lease_timeout_sec=self.limits.lease_s,
         )
 
-    async def result(self, rollout_id: str, lease: str, disconnected: Callable[[], Awaitable[None]]) -> RolloutState04:
+    async def result(
+        self, rollout_id: str, lease: str, disconnected: Callable[[], Awaitable[None]]
+    ) -> wire.RolloutState04:
         """Wait for a change of state, for the result, or until the reader has disconnected; renew the lease."""
         record = self._rollouts.get(rollout_id)
         if record is None:
             raise HTTPException(404, f"no rollout {rollout_id}")
         if record.lease is None or not hmac.compare_digest(record.lease.encode(), lease.encode()):
-            raise HTTPException(403, f"the {LEASE_HEADER} header is not the lease token of rollout {rollout_id}")
+            raise HTTPException(403, f"the {wire.LEASE_HEADER} header is not the lease token of rollout {rollout_id}")
         loop = asyncio.get_running_loop()
         if record.entry.outcome is None:
             record.readers += 1
@@ -259,16 +250,16 @@ class RolloutService:
         record.is_read = record.is_read or record.entry.outcome is not None
         return self.state(rollout_id)
 
-    def state(self, rollout_id: str) -> RolloutState04:
+    def state(self, rollout_id: str) -> wire.RolloutState04:
         record = self._rollouts.get(rollout_id)
         if record is None:
-            return RolloutState04(rollout_id=rollout_id, status="unknown")
+            return wire.RolloutState04(rollout_id=rollout_id, status="unknown")
         status, outcome = record.entry.status, record.entry.outcome
         if outcome is None:
-            return RolloutState04(rollout_id=rollout_id, status=status)
-        return RolloutState04(rollout_id=rollout_id, status=status, sample=outcome.sample, **outcome.errors)
+            return wire.RolloutState04(rollout_id=rollout_id, status=status)
+        return wire.RolloutState04(rollout_id=rollout_id, status=status, sample=outcome.sample, **outcome.errors)
 
-    def cancel(self, request: CancelRequest) -> dict[str, str]:
+    def cancel(self, request: wire.CancelRequest) -> dict[str, str]:
         if sum(getattr(request, name) is not None for name in ("ids", "prefix", "all")) != 1:
             raise HTTPException(422, "give exactly one of ids, prefix or all")
         queue = self.runtime.queue
@@ -284,13 +275,13 @@ class RolloutService:
                 record.is_read = True  # whoever cancels a rollout knows its end
         return dispositions
 
-    def health(self) -> ServerHealth:
+    def health(self) -> wire.ServerHealth:
         queue = self.runtime.queue
-        return ServerHealth(
+        return wire.ServerHealth(
             concurrency=queue.concurrency(),
             instance_id=self.instance_id,
             process_id=self.process_id,
-            lifecycle=ServerLifecycle(accepting_rollouts=queue.accepting, active_rollouts=queue.active),
+            lifecycle=wire.ServerLifecycle(accepting_rollouts=queue.accepting, active_rollouts=queue.active),
         )
 
     async def sweep(self) -> None:
@@ -306,7 +297,7 @@ class RolloutService:
                 elif record.lease is not None and record.readers == 0 and now > record.lease_until:
                     self.runtime.queue.cancel([rollout_id], "the lease expired: no client read the result in time")
 
-    def _new_entry(self, rollout_id: str, init: RolloutInit) -> AcceptedRollout:
+    def _new_entry(self, rollout_id: str, init: wire.RolloutInit) -> AcceptedRollout:
         limits = self.limits
         limit_s = limits.rollout_timeout_s
         if init.agent_timeout_sec is not None:
@@ -345,7 +336,7 @@ class RolloutService:
             return
         self._send_completion(record, init, outcome, None if init.grader_callback_url else write_files)
         if init.grader_callback_url is not None:
-            message = GraderCallback(
+            message = wire.GraderCallback(
                 status="success" if outcome.status == "success" else "failure",
                 rollout_id=str(init.rollout_id),
                 sample=outcome.sample,
@@ -355,14 +346,18 @@ class RolloutService:
         record.entry.outcome = RolloutOutcome(outcome.status)  # delivered elsewhere: only the ending is kept
 
     def _send_completion(
-        self, record: RolloutRecord, init: RolloutInit, outcome: RolloutOutcome | None, listener: Listener | None = None
+        self,
+        record: RolloutRecord,
+        init: wire.RolloutInit,
+        outcome: RolloutOutcome | None,
+        listener: Listener | None = None,
     ) -> None:
         url = init.completion_callback_url
         if url is None or record.completion_sent:
             return
         record.completion_sent = True
         succeeded = outcome is None or outcome.agent_finished
-        message = CompletionCallback(
+        message = wire.CompletionCallback(
             status="success" if outcome is None or succeeded else outcome.status,
             rollout_id=str(init.rollout_id),
             extra_fields=init.extra_fields,
@@ -370,11 +365,11 @@ class RolloutService:
         )
         self._send(init, url, message, listener)
 
-    def _send(self, init: RolloutInit, url: str, message: Record, listener: Listener | None = None) -> None:
+    def _send(self, init: wire.RolloutInit, url: str, message: Record, listener: Listener | None = None) -> None:
         post = Post(str(init.rollout_id), url, encode_record(message), init.controller_api_key)
         self.runtime.delivery.send(post, listener)
 
-    def _trace(self, init: RolloutInit, event: str, **facts: object) -> None:
+    def _trace(self, init: wire.RolloutInit, event: str, **facts: object) -> None:
         if self.traces is None:
             return
         trace = self.traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))

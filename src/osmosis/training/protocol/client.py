@@ -8,15 +8,7 @@ import aiohttp
 from osmosis.errors import ModelError, ValidationError
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol.messages import (
-    Batch,
-    Numbered,
-    SampledAnswer,
-    SampleDelta,
-    SampleLine,
-    SampleRequest,
-    TrainerHealth,
-)
+from osmosis.training.protocol import messages
 
 EVENT_WAIT_S = 20.0
 START_WAIT_S = 600.0
@@ -41,7 +33,7 @@ class TrainerClient:
             await self._session.close()
             self._session = None
 
-    async def wait_up(self, *, timeout_s: float = START_WAIT_S) -> TrainerHealth:
+    async def wait_up(self, *, timeout_s: float = START_WAIT_S) -> messages.TrainerHealth:
         """Return its health as soon as it answers at all (the model may still be loading)."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -52,15 +44,17 @@ class TrainerClient:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def health(self) -> TrainerHealth:
+    async def health(self) -> messages.TrainerHealth:
         async with self._request("GET", "/health") as response:
-            return TrainerHealth.model_validate_json(await response.read())
+            return messages.TrainerHealth.model_validate_json(await response.read())
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
+    async def stream(
+        self, request: messages.SampleRequest
+    ) -> AsyncGenerator[messages.SampleDelta | messages.SampledAnswer, None]:
         """Yield pieces, the whole answer last. Raise `ModelError`; closing it frees the request in the trainer."""
         async with self._request("POST", "/sample", request) as response:
             async for raw in _lines(response):
-                line = SampleLine.model_validate_json(raw)
+                line = messages.SampleLine.model_validate_json(raw)
                 if line.error is not None:
                     raise ModelError(line.error.message, category=line.error.category)
                 if line.delta is not None:
@@ -70,12 +64,12 @@ class TrainerClient:
                     return
         raise _broken("the trainer ended its answer before it was complete")
 
-    async def events(self, after: int = 0) -> AsyncIterator[Numbered]:
+    async def events(self, after: int = 0) -> AsyncIterator[messages.Numbered]:
         """Iterate over every event after that number; each is acknowledged when the next one is requested."""
         while True:
             path = f"/events?after={after}&wait={EVENT_WAIT_S}"
             async with self._request("GET", path) as response:
-                numbered = [Numbered.model_validate_json(raw) async for raw in _lines(response)]
+                numbered = [messages.Numbered.model_validate_json(raw) async for raw in _lines(response)]
             for event in numbered:
                 yield event
                 after = event.number
@@ -86,7 +80,7 @@ class TrainerClient:
             async with self._request("GET", f"/events?after={number}&wait=0"):
                 pass
 
-    async def send_batch(self, batch: Batch) -> None:
+    async def send_batch(self, batch: messages.Batch) -> None:
         async with self._request("POST", "/batch", await asyncio.to_thread(batch.to_bytes)):
             pass
 
