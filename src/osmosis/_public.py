@@ -4,6 +4,8 @@ HOMES: dict[str, str] = {
     "osmosis._version": "__version__",
     "osmosis.errors": "OsmosisError",
     "osmosis.llm": "open_model",
+    "osmosis.engine.rubrics.pairwise": "AnswerComparison",
+    "osmosis.local.compare_answers": "compare_answers compare_answers_async",
     "osmosis.local.decide": "Decided decide decide_async",
     "osmosis.local.evaluate": "evaluate evaluate_async",
     "osmosis.local.run": "Run",

@@ -1,31 +1,38 @@
 import asyncio
+from functools import partial
 from typing import Annotated
 
 from rich.console import Console
 from typer import Argument, Option
 
+from osmosis.base.net import is_loopback
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
+from osmosis.cli.core.prompts import agree
 from osmosis.cli.core.render import print_text, table
 from osmosis.cli.core.results import Column, DetailResult, ListResult, build_columns
+from osmosis.cli.eval.plan import parse_price
+from osmosis.cli.eval.rubric import ConcurrencyOption, judging_progress
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.engine.load_agent import close_scorers, load_scorers
 from osmosis.engine.rubrics.judge_check import JudgeCheck, check_judges
+from osmosis.engine.rubrics.pairwise import AnswerComparison
 from osmosis.errors import NotFound
+from osmosis.local.compare_answers import CompareOptions, open_judging
 from osmosis.local.resume_at_commit import dataset_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.agreement import LEAST, Agreement, Verdicts, agreement, verdicts
-from osmosis.metrics.formats import interval, percent, score as format_score, signed
+from osmosis.metrics.formats import dollars, interval, percent, score as format_score, signed
 from osmosis.metrics.powered_mean import powered_means
 from osmosis.records.run.annotations import keep_newest
 from osmosis.records.run.plan import Selection
 from osmosis.sdk.messages import solution_of
 
 app = new_app(
-    help="""Compare judges with human labels, and see what else moves them.
+    help="""Compare answers by a judge, and judges with human labels; see what else moves them.
 
     Example:
         osmosis judge calibrate nightly
@@ -167,4 +174,64 @@ CHECK_COLUMNS = [
         ">out_of_range=out of range",
         ">failed=failed",
     )
+]
+
+
+@app.command("compare")
+def compare(
+    runs: Annotated[
+        list[str],
+        Argument(help="Local runs, or their folders; first the baseline", autocompletion=completion.local_runs),
+    ],
+    rubric: Annotated[
+        str, Option("--rubric", "-r", help="The rubric's text, @file, FILE.yaml#ID, or an id in the workspace.")
+    ],
+    model: Annotated[str | None, Option(help="The judge: provider/model [of a rubric file: its own].")] = None,
+    base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
+    rows: Annotated[int | None, Option(min=1, help="Only the first N rows that the runs answered.")] = None,
+    max_cost: Annotated[
+        float | None, Option(min=0.0, help="Spend at most this many USD, earlier ones included.")
+    ] = None,
+    price: Annotated[str | None, Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None,
+    concurrency: ConcurrencyOption = 8,
+) -> DetailResult:
+    """Ask a judge which of two runs' answers to a row is better, in both orders, and rank the runs.
+
+    Only a verdict that does not change with the order is a win; all else is a tie. Strengths are by Bradley and Terry,
+    in Elo points: 400 are odds of 10 to 1. The same command again asks nothing twice, and goes on after Ctrl-C.
+
+    Example:
+        osmosis judge compare nightly-1 nightly-2 -r "Names the next step." --model openai/gpt-5-mini
+        osmosis judge compare a b c -r judge.yaml#helpful --rows 100 --max-cost 2
+    """
+    ctx = current()
+    options: CompareOptions = {"base_url": base_url, "rows": rows, "price": parse_price(price) if price else None}
+    judging = open_judging(runs, rubric, model, ctx.cwd, ctx.environ, options)
+    cost = judging.check_budget(max_cost)
+    if judging.open:
+        about = "its price is unknown" if cost is None else f"about {dollars(cost)}"
+        ctx.output.say(f"{len(judging.open):,} questions to {judging.name}: {about}")
+        if max_cost is None and (cost or (cost is None and not is_loopback(judging.spec.base_url))):
+            agree(ctx, "Ask the judge?", "judge.compare")
+    try:
+        with judging_progress(ctx, len(judging.open)) as advance:
+            comparison = asyncio.run(judging.run(concurrency, max_cost, advance))
+    except KeyboardInterrupt:
+        ctx.output.say("every verdict so far is saved; the same command goes on", style="yellow")
+        raise
+    data, code = {**comparison.to_dict(), "conclusion": str(comparison)}, 1 if comparison.counts["left"] else 0
+    return DetailResult(data, exit_code=code, human=partial(_draw_comparison, comparison))
+
+
+def _draw_comparison(comparison: AnswerComparison, console: Console) -> None:
+    cost = "" if comparison.cost_usd is None else f", {dollars(comparison.cost_usd)}"
+    print_text(console, f'{comparison.judge} by "{comparison.rubric}"{cost}', "bold")
+    console.print(table(STRENGTHS, [dict(strength) for strength in comparison.strengths], width=console.width))
+    print_text(console, str(comparison))
+
+
+STRENGTHS = [
+    Column("run", "run"),
+    Column("elo", "strength, Elo", "right", show="{:+.0f}".format),
+    Column("interval", "95 %", show=partial(interval, write="{:+.0f}".format)),
 ]

@@ -93,17 +93,20 @@ def refuse(request: ChatRequest, seed: int) -> Message:
 
 
 def judge(request: ChatRequest, seed: int) -> Message:
-    """Return the share of the reference's words in the candidate, as a judge's JSON verdict between 0 and 1."""
+    """Return a judge's JSON verdict by the share of the reference's words: a score, or which answer has more."""
     text = "\n".join(str(m.get("content") or "") for m in request.messages)
-    candidate, truth = _block(text, "CANDIDATE_OUTPUT"), _block(text, "GROUND_TRUTH")
-    truth_words = set(re.findall(r"\w+", truth.lower()))
-    output_words = set(re.findall(r"\w+", candidate.lower()))
-    score, reason = float(bool(output_words)), "no reference: 1 if there is any output"
-    if truth_words:
-        score = len(truth_words & output_words) / len(truth_words)
-        reason = "share of the reference's words in the output"
-    verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {reason}"}
-    return {"role": "assistant", "content": orjson.dumps(verdict).decode()}
+    truth = set(re.findall(r"\w+", _block(text, "GROUND_TRUTH").lower()))
+    reason = "share of the reference's words in the output" if truth else "no reference: 1 if there is any output"
+    names = ("ANSWER_A", "ANSWER_B", "CANDIDATE_OUTPUT")
+    words = [set(re.findall(r"\w+", _block(text, name).lower())) for name in names]
+    a, b, score = (len(truth & own) / len(truth) if truth else float(bool(own)) for own in words)
+    verdict: JsonObject = {"score": round(score, 4)}
+    if words[0] or words[1]:
+        verdict = {"winner": "tie" if a == b else "A" if a > b else "B"}
+    return {
+        "role": "assistant",
+        "content": orjson.dumps(verdict | {"explanation": f"stand-in judge: {reason}"}).decode(),
+    }
 
 
 def reflect(request: ChatRequest, seed: int) -> Message:

@@ -29,7 +29,8 @@ def check_extendable(journal: Journal) -> None:
 
 
 def dataset_of(journal: Journal) -> Path:
-    return Path(journal.run()["local"]["base_dir"], journal.plan().dataset).expanduser().absolute()
+    base = (journal.run().get("local") or {}).get("base_dir") or ""
+    return Path(base, Path(journal.plan().dataset).expanduser()).absolute()
 
 
 def extend(journal: Journal, look: Look, max_cost_usd: float | None, environ: Mapping[str, str]) -> None:

@@ -343,6 +343,9 @@ class DatabaseLibrary:
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
 
+    def preferences(self, ids: Sequence[str]) -> Sequence[str]:
+        return ()
+
     def decisions(self, id_: str = "") -> list[StudyState]:
         names = {row.id: row.name for row, _, _ in workspaces.list_workspaces(self.session, self.who.user)}
         table, mine = tables.Decision, list(names) if self.workspace is None else [self.workspace.id]

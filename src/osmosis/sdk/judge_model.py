@@ -39,6 +39,8 @@ class ModelInfo(TypedDict, total=False):
     score_max: float
     system_prompt: str
     original_input: str
+    price: tuple[float, float]
+    """US dollars per million prompt and completion tokens, where no price table knows the model."""
     timeout: float
     """Seconds for one judgement, retries included; None bounds each attempt by the provider's usual time."""
     reasoning_effort: str
@@ -93,6 +95,8 @@ def resolve_judge(
         raise TypeError(f"model_info['api_base'] must be a non-empty string, got {describe(base)}")
     key = resolve_api_key(model_info, provider, environ=environ)
     spec = _spec(provider, model, base, model_info.get("reasoning_effort"))
+    if model_info.get("price") is not None:
+        spec = spec.model_copy(update={"price": model_info["price"]})
     if provider == LEFT_TO_LITELLM:
         named_provider, model = provider_of(model)
         provider = named_provider or provider
@@ -113,9 +117,11 @@ def resolve_judge(
     )
 
 
-def info_of(model: str) -> dict[str, str]:
+def info_of(model: str, base_url: str | None = None) -> dict[str, str]:
     """Return provider and model of a judge's one name: `provider/model` or a known family; others are LiteLLM's."""
     name = _text({"model": model}, "model")
+    if base_url:
+        return {"provider": "openai", "model": name, "api_base": base_url}
     provider, rest = provider_of(name)
     if provider in DEFAULT_API_KEY_ENV or provider in _KEYLESS:
         return {"provider": provider, "model": rest}

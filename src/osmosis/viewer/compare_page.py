@@ -64,6 +64,7 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     chosen = next((side for side in sides[1:] if side.id == params.text("with")), None)
     other = chosen or next((side for side in sides[1:] if side.comparison), sides[1])
     comparisons = _build_comparisons(sides, other, sources[sides[0].id], sources[other.id], params)
+    comparisons["preferences"] = library.preferences([side.id for side in sides])
     scores = list(dict.fromkeys(name for source in sources.values() for name in source.table().search.score_names()))
     comparisons["unread"] = [run.state().name for run in sources.values() if not run.table().progress.complete]
     values = {"found": comparisons, "params": params, "scores": scores, "baseline": sides[0], "other": other}

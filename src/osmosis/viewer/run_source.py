@@ -237,6 +237,9 @@ class Library(Protocol):
     def decisions(self, id_: str = "") -> Sequence[StudyState]:
         """Return all of them, the newest first, or the one with this id."""
 
+    def preferences(self, ids: Sequence[str]) -> Sequence[str]:
+        """Return what judges prefer of the answers of these runs, for each judge and rubric."""
+
 
 def build_card(
     id_: str, state: RunState, report: Report | None, marks: Marks, *, dataset: str, rollout: str, commit: str

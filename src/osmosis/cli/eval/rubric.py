@@ -24,7 +24,7 @@ from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, clean
 from osmosis.engine.loader import load_object
 from osmosis.engine.rubrics import rubric_run
-from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines
+from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines, read_text
 from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
 from osmosis.engine.rubrics.rubric_report import STATISTICS, Baseline, build_report, write_json
 from osmosis.errors import UsageError, ValidationError
@@ -117,14 +117,16 @@ def rubric(
     if model is None:
         raise UsageError("missing option --model", hint="--model openai/gpt-5-mini")
     data_path = _existing(ctx, data, "--data")
-    text, source = _rubric_text(ctx, rubric)
+    source = str(_existing(ctx, rubric[1:], "--rubric")) if rubric.startswith("@") else "command line"
+    text = read_text(Path(source)) if rubric.startswith("@") else rubric
+    if not text.strip():
+        raise ValidationError("the rubric is empty", hint="give its text, or @file")
     if not (math.isfinite(score_min) and math.isfinite(score_max) and score_min < score_max):
         raise UsageError(f"--score-max must be greater than --score-min, got {score_min:g} to {score_max:g}")
     if not model.strip():
         raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
-    info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
-    pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
-    info |= {key: value for key, value in pairs.items() if value}
+    info: dict[str, object] = dict(info_of(model, base_url))
+    info |= {key: value for key, value in {"api_key": api_key, "api_key_env": api_key_env}.items() if value}
     if api_key:
         ctx.output.warn("API_KEY_VISIBLE", "--api-key is visible to others on this machine; use --api-key-env NAME")
     resolve_judge(info, environ=ctx.environ)
@@ -188,20 +190,6 @@ def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:
     return function
 
 
-def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
-    if not value.startswith("@"):
-        text, source = value, "command line"
-    else:
-        file = _existing(ctx, value[1:], "--rubric")
-        try:
-            text, source = file.read_text(encoding="utf-8-sig"), str(file)
-        except UnicodeDecodeError as exc:
-            raise ValidationError(f"--rubric: {file} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
-    if not text.strip():
-        raise ValidationError("the rubric is empty", hint="give its text, or @file")
-    return text, source
-
-
 def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
     if output is None:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", rubric_id).strip("_").lower() or "rubric"
@@ -232,7 +220,7 @@ def _judge(ctx: AppContext, job: rubric_run.RubricJob, target: Path, *, resume: 
     if done:
         ctx.output.say(f"{done} of {job.total} judgements are already done")
     try:
-        with _progress(ctx, job.total, done) as advance:
+        with judging_progress(ctx, job.total, done) as advance:
             runs = asyncio.run(rubric_run.run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
         if resume:
@@ -249,7 +237,7 @@ def _judge(ctx: AppContext, job: rubric_run.RubricJob, target: Path, *, resume: 
 
 
 @contextmanager
-def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[rubric_run.RubricRun], None]]:
+def judging_progress(ctx: AppContext, total: int, done: int = 0) -> Iterator[Callable[[object], None]]:
     if not ctx.output.live or total < 2:
         yield lambda _: None
         return

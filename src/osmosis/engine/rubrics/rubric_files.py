@@ -297,6 +297,24 @@ def _lines(node: yaml.MappingNode) -> dict[str, int]:
 
 
 PREFIX = "rubric:"
+_FILES = ("*rubric*.y*ml", "*judge*.y*ml")
+
+
+def resolve_rubric(value: str, folder: Path, workspace: Path) -> RubricConfig:
+    """Return the rubric of a text, `@file`, `FILE.yaml#ID`, or the id of one in the workspace's rubric files."""
+    file, _, rubric_id = value.removeprefix(PREFIX).rpartition("#")
+    if file.endswith((".yaml", ".yml")):
+        return load_rubric_suite(folder / file).get(rubric_id)
+    if value.startswith("@") or len(value.split()) > 1:
+        text = read_text(folder / value[1:]) if value.startswith("@") else value
+        return RubricConfig(" ".join(text.split())[:60], text, {})
+    folders = [workspace, workspace / "examples", *sorted(workspace.glob("rollouts/*/"))]
+    suites = [load_rubric_suite(path) for inner in folders for files in _FILES for path in sorted(inner.glob(files))]
+    by_id = {name: suite for suite in suites for name in suite.configs}
+    if value not in by_id:
+        message = f"there is no rubric {value!r} in {workspace}; there is: {', '.join(by_id) or 'none'}"
+        raise ValidationError(message, hint="give a text of more than one word, @file, or FILE.yaml#ID")
+    return by_id[value].get(value)
 
 
 class RubricScorer:

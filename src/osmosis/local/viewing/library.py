@@ -13,6 +13,7 @@ from osmosis.base.git import Git
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import Forbidden, NotFound, OsmosisError
+from osmosis.local.compare_answers import stored_comparisons
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run import mark
 from osmosis.local.viewing.local_run import IndexedRun, LocalRun, index_path, plan_tables, read_annotations
@@ -341,6 +342,10 @@ class LocalLibrary:
             own = {"id": path.stem, "url": f"/decisions/{path.stem}", "created_at": at.isoformat()}
             states.append(StudyState(study=study, runs=runs, status=status, **own))
         return states
+
+    def preferences(self, ids: Sequence[str]) -> Sequence[str]:
+        runs = [run.folder for run in map(self.run, ids) if isinstance(run, LocalRun)]
+        return [f'{c.judge} by "{c.rubric}"\n{c}' for c in stored_comparisons(runs)] if len(runs) > 1 else []
 
     def quarantine(self) -> RowQuarantine:
         files = [file_of_run(folder) for folder in self._run_folders().values()]
