@@ -115,6 +115,10 @@ class Shelf:
     """Runs in memory as a library."""
 
     kept: dict[str, KeptRun]
+    preferred: Sequence[str] = ()
+
+    def preferences(self, ids: Sequence[str]) -> Sequence[str]:
+        return self.preferred
 
     def run(self, id: str) -> KeptRun:
         if id not in self.kept:

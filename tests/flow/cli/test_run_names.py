@@ -29,6 +29,7 @@ RUNS = {
 """What completes an argument that names a run, and a run that it can mean."""
 REST = {
     "eval export": ("--overwrite",),
+    "judge compare": ("--rubric", "be kind", "--model", "offline/judge"),
     "judge check": ("--rubric", "rubrics.yaml#none"),
     "view": ("--export", "pages"),
     "eval edit": ("--remove-tag", "x"),
