@@ -22,15 +22,11 @@ from osmosis.sdk.judge_model import info_of
 
 
 class CompareOptions(TypedDict, total=False):
-    base_url: str | None
-    """OpenAI-compatible endpoint of the judge, up to `/v1`."""
+    base_url: str | None  # OpenAI-compatible endpoint of the judge, up to `/v1`
     api_key: str
-    price: tuple[float, float] | None
-    """US dollars per million prompt and completion tokens, for a judge that no price table knows."""
-    rows: int | None
-    """Only so many rows, the first ones."""
-    max_cost: float
-    """US dollars, those of earlier verdicts included."""
+    price: tuple[float, float] | None  # US dollars per million prompt and completion tokens, where no table has them
+    rows: int | None  # only so many rows, the first ones
+    max_cost: float  # US dollars, those of earlier verdicts included
     concurrency: int
 
 

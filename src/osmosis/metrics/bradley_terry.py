@@ -16,19 +16,15 @@ from osmosis.metrics.intervals import LEVEL, Verdict, adjusted, difference_of, v
 from osmosis.records.base import Record
 from osmosis.records.run.report import Interval
 
-Pair = tuple[int, int]
-"""Numbers of two runs, the lower one first."""
-Outcomes = Mapping[Pair, float]
-"""Of one row, for each pair of runs: 1 when the second won, 0 when the first did, 0.5 for a tie."""
-ELO = 400 / math.log(10)
-"""Elo points of one unit of log-odds: 400 points are odds of 10 to 1."""
+Pair = tuple[int, int]  # numbers of two runs, the lower one first
+Outcomes = Mapping[Pair, float]  # of a row: 1 when the second run won, 0 when the first did, 0.5 for a tie
+ELO = 400 / math.log(10)  # Elo points of one unit of log-odds: 400 points are odds of 10 to 1
 _STEPS, _CLOSE = 1000, 1e-7
 
 
 class Strength(Record):
     run: str
-    elo: float
-    """Elo points above the mean of the runs."""
+    elo: float  # Elo points above the mean of the runs
     interval: Interval
 
 
@@ -39,14 +35,11 @@ class Preference(Record):
     wins_a: int
     ties: int
     wins_b: int
-    rate: float
-    """Share of the rows that B won, a tie as half."""
+    rate: float  # share of the rows that B won, a tie as half
     interval: Interval | None
-    p_value: float | None
-    """Two-sided, of a sign test over rows with mid-p; by Holm's correction with more than two runs."""
+    p_value: float | None  # two-sided, of a sign test over rows with mid-p; Holm's with more than two runs
     verdict: Verdict
-    chance: float
-    """Chance that B beats A on another row, by the strengths of both."""
+    chance: float  # chance that B beats A on another row, by the strengths of both
 
     def __str__(self) -> str:
         is_clear = self.verdict in ("better", "worse")

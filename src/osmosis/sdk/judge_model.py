@@ -39,8 +39,7 @@ class ModelInfo(TypedDict, total=False):
     score_max: float
     system_prompt: str
     original_input: str
-    price: tuple[float, float]
-    """US dollars per million prompt and completion tokens, where no price table knows the model."""
+    price: tuple[float, float]  # US dollars per million prompt and completion tokens, where no table has them
     timeout: float
     """Seconds for one judgement, retries included; None bounds each attempt by the provider's usual time."""
     reasoning_effort: str

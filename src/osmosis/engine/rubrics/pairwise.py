@@ -60,13 +60,11 @@ class PairQuestion(JudgeQuestion):
 class StoredVerdict(Record):
     """One answer of a judge, or why it gave none; a line of `preferences.jsonl`."""
 
-    key: str
-    """Hash of judge, rubric, row and both answers, in their order; `study` of judge and rubric."""
+    key: str  # hash of judge, rubric, row and both answers, in their order; `study` of judge and rubric
     study: str
     judge: str
     rubric: str
-    first: float | None = None
-    """1 when the answer that came first is better, 0 when the other is, 0.5 for a tie."""
+    first: float | None = None  # 1 when the answer that came first is better, 0 when the other is, 0.5 for a tie
     reason: str
     usage: Usage
 
@@ -136,8 +134,7 @@ class AnswerComparison(Record):
     rubric: str
     strengths: list[Strength]
     preferences: list[Preference]
-    first: float | None
-    """Share of questions in which the answer that came first was preferred, ties as half: 0.5 without bias."""
+    first: float | None  # share of questions whose first answer was preferred, ties as half: 0.5 without bias
     first_interval: Interval | None
     counts: dict[str, int]
     """Numbers of pairs of answers: judged in both orders, changed with the order (ties), identical (ties, not asked),
