@@ -202,16 +202,14 @@ class Evaluation:
     selected: int | None = None  # number of `rows`, where they are no sequence and it is known
     dataset_rows: int | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
-    score_names: Sequence[str] = ()
-    """Names of scores that rollouts come with, beside those of `scorers`."""
+    score_names: Sequence[str] = ()  # names of scores that rollouts come with, beside those of `scorers`
     limiter: Limiter | None = None
     spending: Spending | None = None
     wait_for_room: Callable[[], Awaitable[object]] | None = None
     step: int = 0
     stuck_s: float = STUCK_S
     only: Collection[Key] | None = None  # keys of the rollouts to run; None: all
-    stored: StoredFigures | None = None
-    """Content of the journal, when it was read already and has not changed since."""
+    stored: StoredFigures | None = None  # content of the journal, when it was read already and has not changed since
 
     async def run(self) -> Report:
         journal = self.journal

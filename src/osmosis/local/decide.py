@@ -33,14 +33,12 @@ from osmosis.records.run.study import Question, Study, StudyLimits
 class Decided:
     name: str
     questions: list[Question]
-    runs: Mapping[str, str]
-    """Name of the run of each arm; arms that are the same have the same run."""
+    runs: Mapping[str, str]  # name of the run of each arm; arms that are the same have the same run
     rollouts: int
     planned_rollouts: int
     failed: int
     cost_usd: float
-    error_rate: float = ALPHA
-    """Chance of any wrong answer among all questions, at most."""
+    error_rate: float = ALPHA  # chance of any wrong answer among all questions, at most
 
     def to_dict(self) -> JsonObject:
         return {name: value for name, value in vars(self).items() if name != "questions"}
@@ -132,16 +130,11 @@ class DecideOptions(EvaluateOptions, total=False):
 
     arms: Mapping[str, Keywords]
     """The keywords of `evaluate` that each arm changes, by its name. Other names in a question are models."""
-    max_cost: float
-    """US dollars, all arms together."""
-    max_rollouts: int
-    """Default: each row once in each arm."""
-    limit: int
-    """Only the first rows of the dataset."""
-    score: str
-    """Score that the questions are about; default: the primary one."""
-    say: Callable[[str], object]
-    """Called with each line about what can be decided and what was, for example `print`."""
+    max_cost: float  # US dollars, all arms together
+    max_rollouts: int  # default: each row once in each arm
+    limit: int  # only the first rows of the dataset
+    score: str  # score that the questions are about; default: the primary one
+    say: Callable[[str], object]  # called with each line about what can be decided and what was, for example `print`
 
 
 def decide(

@@ -76,34 +76,21 @@ class EvaluateOptions(TypedDict, total=False):
     cache: bool
     skip_bad_rows: bool
     require_ground_truth: bool
-    grader: str | GraderClass
-    """Grader of a workflow; default: the one beside it."""
-    base_url: str
-    """OpenAI-compatible endpoint of `model`, up to `/v1`."""
-    api_key: str
-    """Never stored; default: the provider's usual variable."""
-    api_key_env: str
-    """Environment variable with the API key."""
-    server_key_env: str
-    """Variable that holds the key of a rollout server (`agent="server:http://..."`)."""
-    secrets: Sequence[str]
-    """Variables whose values are redacted in everything that is written."""
+    grader: str | GraderClass  # grader of a workflow; default: the one beside it
+    base_url: str  # OpenAI-compatible endpoint of `model`, up to `/v1`
+    api_key: str  # never stored; default: the provider's usual variable
+    api_key_env: str  # environment variable with the API key
+    server_key_env: str  # variable that holds the key of a rollout server (`agent="server:http://..."`)
+    secrets: Sequence[str]  # variables whose values are redacted in everything that is written
     baselines: Sequence[str | plans.ModelSpec]
     """More models to run on the same rows, each in its own run: `Run.baselines`."""
-    pilot: int
-    """Run this many rollouts first, forecast the rest, then ask `confirm`."""
-    workers: int
-    """Processes that run and score, for code that burns CPU; agent and score functions have to have names."""
-    retry_failed: Sequence[str]
-    """Retry stored failures of these categories or phases; all when empty."""
-    accept_changes: bool
-    """Rerun or regrade whatever no longer fits the current inputs, instead of raising `Conflict`."""
-    confirm: Confirm
-    """Answers questions; `accept_changes=True` answers yes in advance."""
-    watcher: Watcher
-    """Receives the events of the run."""
-    base_dir: str | os.PathLike[str]
-    """Folder for `module:name` and relative paths; default: the current folder."""
+    pilot: int  # run this many rollouts first, forecast the rest, then ask `confirm`
+    workers: int  # processes that run and score, for code that burns CPU; agent and score functions have to have names
+    retry_failed: Sequence[str]  # retry stored failures of these categories or phases; all when empty
+    accept_changes: bool  # rerun or regrade whatever no longer fits the current inputs, instead of raising `Conflict`
+    confirm: Confirm  # answers questions; `accept_changes=True` answers yes in advance
+    watcher: Watcher  # receives the events of the run
+    base_dir: str | os.PathLike[str]  # folder for `module:name` and relative paths; default: the current folder
     runs_dir: str | os.PathLike[str]
     """Parent of the run's folder; default: `.osmosis/runs` of the workspace, else of `base_dir`."""
 

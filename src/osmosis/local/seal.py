@@ -58,8 +58,7 @@ class SealManifest(Record):
     files: dict[str, dict[str, str]] = Field(default_factory=dict)
     grader: str | None = None
     rollout: str | None = None
-    chain: list[str] = Field(default_factory=list)
-    """Hash chain over the journal: a mark after each line."""
+    chain: list[str] = Field(default_factory=list)  # hash chain over the journal: a mark after each line
 
 
 class Verification(Record):

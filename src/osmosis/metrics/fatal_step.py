@@ -24,18 +24,14 @@ _PRIOR = [math.log(_GRID[high] - _GRID[low]) + 2 * math.log(1 - _GRID[low]) for 
 class StepChance(Record):
     success: float
     interval: Interval
-    fatal: float
-    """The chance that it is the fatal step."""
+    fatal: float  # the chance that it is the fatal step
 
 
 class FatalStep(Record):
-    fatal_step: int
-    """The likeliest; 0 for none: from the first step on, success is as unlikely."""
+    fatal_step: int  # the likeliest; 0 for none: from the first step on, success is as unlikely
     chance: float
-    next_step: int
-    """The step to continue from."""
-    curve: list[StepChance]
-    """One for each step, the first at 0."""
+    next_step: int  # the step to continue from
+    curve: list[StepChance]  # one for each step, the first at 0
 
     @property
     def sentence(self) -> str:

@@ -39,13 +39,11 @@ OnState = Callable[[RolloutState], None]
 
 @dataclass
 class ExecutionResult:
-    status: Literal["success", "failure", "cancelled"]
-    """`failure` also when only the grader failed; `err_phase` tells."""
+    status: Literal["success", "failure", "cancelled"]  # `failure` also when only the grader failed; `err_phase` tells
     sample: RolloutSample | None = None
     err_phase: Phase | None = None
     err_message: str | None = None
-    err_category: str | None = None
-    """One of generation 0.3's words: timeout, validation_error, http_error, agent_error."""
+    err_category: str | None = None  # one of generation 0.3's words: timeout, validation_error, http_error, agent_error
     traceback: str | None = None
     failure: Failure | None = None
     duration_ms: float = 0.0

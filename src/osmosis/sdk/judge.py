@@ -31,8 +31,7 @@ class RewardRubricRunResult(TypedDict):
     score: float
     explanation: str
     raw: object
-    usage: JsonObject
-    """`prompt_tokens`, `completion_tokens`, `cached_tokens`, `cost_usd` (None = unknown price)."""
+    usage: JsonObject  # `prompt_tokens`, `completion_tokens`, `cached_tokens`, `cost_usd` (None = unknown price)
     duration_ms: float
 
 
@@ -182,7 +181,6 @@ class JudgeQuestion:
     scale: ClassVar[str] = "Score range: {low} to {high}."
 
     def candidates(self) -> list[tuple[str, str, str]]:
-        """Return heading, name and text of what is judged."""
         return [("The answer to judge", "CANDIDATE_OUTPUT", self.solution)]
 
     @staticmethod

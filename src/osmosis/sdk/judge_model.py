@@ -28,20 +28,17 @@ _LITELLM_NAMES = {"google": "gemini"}
 
 
 class ModelInfo(TypedDict, total=False):
-    provider: str
-    """The provider's name in LiteLLM, or `offline` for the stand-in."""
+    provider: str  # the provider's name in LiteLLM, or `offline` for the stand-in
     model: str
     api_key: str
     api_key_env: str
-    api_base: str
-    """An OpenAI-compatible endpoint, up to and including `/v1`; it gets the model name unchanged."""
+    api_base: str  # an OpenAI-compatible endpoint, up to and including `/v1`; it gets the model name unchanged
     score_min: float
     score_max: float
     system_prompt: str
     original_input: str
     price: tuple[float, float]  # US dollars per million prompt and completion tokens, where no table has them
-    timeout: float
-    """Seconds for one judgement, retries included; None bounds each attempt by the provider's usual time."""
+    timeout: float  # seconds for one judgement, retries included; None bounds each attempt by the provider's usual time
     reasoning_effort: str
 
 

@@ -40,12 +40,10 @@ Opening = Callable[[], Hosted]
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    exit_code: int
-    """Exit code; negative: the signal that ended it."""
+    exit_code: int  # exit code; negative: the signal that ended it
     stdout: str
     stderr: str
-    ended: str
-    """`itself`, or the limit that ended it: `time`, `memory`, `processes`, `output`, `disk`."""
+    ended: str  # `itself`, or the limit that ended it: `time`, `memory`, `processes`, `output`, `disk`
     seconds: float
 
     @property

@@ -57,15 +57,11 @@ class Group(NamedTuple):
 
 class StepGroups(Record):
     version: int  # the number of updates before its groups began
-    rows: list[int] = Field(default_factory=list)
-    """One for each group that began in this step, in their order."""
-    extra: int = 0
-    """The number of them that began in place of groups without signal."""
-    trained: list[Group] = Field(default_factory=list)
-    """Empty until the step has all."""
+    rows: list[int] = Field(default_factory=list)  # one for each group that began in this step, in their order
+    extra: int = 0  # the number of them that began in place of groups without signal
+    trained: list[Group] = Field(default_factory=list)  # empty until the step has all
     replaced: list[Group] = Field(default_factory=list)
-    silent: list[Group] = Field(default_factory=list)
-    """Those of both whose rewards are all the same."""
+    silent: list[Group] = Field(default_factory=list)  # those of both whose rewards are all the same
 
 
 class GroupLedger:

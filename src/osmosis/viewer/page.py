@@ -48,10 +48,8 @@ SECURITY = {
 class Page:
     template: str
     values: Mapping[str, object]
-    record: Sequence[str] = ()
-    """Names of the values that the page's `.json` contains."""
-    live: str = ""
-    """Template of the part that changes, with the same values; empty when nothing does."""
+    record: Sequence[str] = ()  # names of the values that the page's `.json` contains
+    live: str = ""  # template of the part that changes, with the same values; empty when nothing does
     final: bool = True
 
     @property

@@ -32,7 +32,6 @@ from osmosis.sdk.messages import solution_of
 NAME = "preferences.jsonl"
 _WINNERS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
 _UNREACHABLE = {Category.AUTH.value, Category.MODEL_NOT_FOUND.value, Category.CONNECTION.value}
-_REPLY_TOKENS = 100
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class PairJudging:
             raise ValidationError(f"the price of {self.name} is unknown, so --max-cost cannot be enforced", hint=hint)
         prompts = [question.prompt(marked=False).messages for question in self.open.values()]
         tokens = sum(len(text_of(message)) for messages in prompts for message in messages) // 4
-        return price.of(tokens, _REPLY_TOKENS * len(prompts)) if price else None
+        return price.of(tokens, 100 * len(prompts)) if price else None
 
     async def run(
         self, concurrency: int = 8, max_cost: float | None = None, on_verdict: Callable[[object], object] = repr

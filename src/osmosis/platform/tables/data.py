@@ -14,8 +14,7 @@ class Dataset(Updated, OwnedRow):
     __tablename__ = "datasets"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
-    name: Mapped[str]
-    """The file's stem; `file_name` on the wire."""
+    name: Mapped[str]  # the file's stem; `file_name` on the wire
     format: Mapped[str]
     status: Mapped[str]
     size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
@@ -78,8 +77,7 @@ class BaseModel(Updated, OwnedRow):
     status: Mapped[str]
     files: Mapped[list[dict[str, object]]] = mapped_column(Json)
     size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
-    architecture: Mapped[str | None]
-    """This and the three below are read from the files; None until it is ready."""
+    architecture: Mapped[str | None]  # this and the three below are read from the files; None until it is ready
     parameters: Mapped[int | None] = mapped_column(sa.BigInteger)
     context_length: Mapped[int | None]
     chat_template: Mapped[bool | None]

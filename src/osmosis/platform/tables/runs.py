@@ -55,8 +55,7 @@ class StoredConfig(TypedDict, total=False):
 class StoredEnvironment(TypedDict):
     """One of several whose rows a training run has, one after the other."""
 
-    prefix: str
-    """The keys of its rows begin with it."""
+    prefix: str  # the keys of its rows begin with it
     dataset: str
     dataset_id: str | None
     path: str
@@ -137,8 +136,7 @@ class Run(Work):
     """Unset for a single one. The columns of the dataset are those of the first, but for the number of rows."""
     branch: Mapped[str | None]
     commit_sha: Mapped[str]
-    rows: Mapped[list[int]] = mapped_column(Json, deferred=True)
-    """Indices of the selected rows; loaded only on request."""
+    rows: Mapped[list[int]] = mapped_column(Json, deferred=True)  # indices of the selected rows; loaded only on request
     sampled_rows: Mapped[int] = mapped_column(default=0)
     sample_seed: Mapped[int | None] = mapped_column(sa.BigInteger)
     secret_scopes: Mapped[dict[str, str]] = mapped_column(Json)
@@ -298,8 +296,7 @@ class Decision(Updated, OwnedRow):
     name: Mapped[str]
     status: Mapped[str] = mapped_column(default="running", index=True)
     problem: Mapped[str] = mapped_column(sa.Text, default="")
-    configs: Mapped[dict[str, JsonObject]] = mapped_column(Json)
-    """By the name of the arm's run, pinned to one commit."""
+    configs: Mapped[dict[str, JsonObject]] = mapped_column(Json)  # by the name of the arm's run, pinned to one commit
     study: Mapped[dict[str, object]] = mapped_column(Json)
     run_ids: Mapped[dict[str, list[str]]] = mapped_column(Json)
     awaited: Mapped[list[str]] = mapped_column(Json)
@@ -346,14 +343,12 @@ class Rollout(Dated, NumberedRow):
 
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     rollout_id: Mapped[str]
-    row_index: Mapped[int]
-    """Index of the row in the dataset; with the attempt, a rollout's address for people."""
+    row_index: Mapped[int]  # index of the row in the dataset; with the attempt, a rollout's address for people
     step: Mapped[int] = mapped_column(default=0)
     row_key: Mapped[str]
     attempt: Mapped[int]
     status: Mapped[str]
-    reward: Mapped[float | None]
-    """The first score; None for a failure or without scores."""
+    reward: Mapped[float | None]  # the first score; None for a failure or without scores
     tokens: Mapped[int] = mapped_column(default=0)
     duration_ms: Mapped[float] = mapped_column(default=0.0)
     failure_category: Mapped[str | None]
@@ -398,8 +393,7 @@ class Import(Dated, Row):
     creator: Mapped[User | None] = relationship(viewonly=True)
     run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     """The run it became; None before, and after that run was deleted."""
-    digest: Mapped[str]
-    """The client's `manifest_digest`: the same upload gets the same session."""
+    digest: Mapped[str]  # the client's `manifest_digest`: the same upload gets the same session
     local_run_id: Mapped[str]
     status: Mapped[str] = mapped_column(default="uploading")
     reimport: Mapped[bool] = mapped_column(default=False)

@@ -32,8 +32,7 @@ class LocalHandle(Record):
     executor: str
     machine: str
     pid: int
-    start_token: str | None = None
-    """Start time as text; None when the process had ended before it could be read."""
+    start_token: str | None = None  # start time as text; None when the process had ended before it could be read
     output: str
     gpus: list[str] = Field(default_factory=list)
 
