@@ -55,16 +55,14 @@ def open_judging(
     return pairwise.PairJudging(answers, judge, config, workspace / pairwise.NAME, references)
 
 
-def compare_answers(
-    runs: Runs, rubric: str, model: str | None = None, **options: Unpack[CompareOptions]
-) -> AnswerComparison:
+def compare_answers(runs: Runs, rubric: str, model: str = "", **options: Unpack[CompareOptions]) -> AnswerComparison:
     """Ask a judge which run's answers are better by a rubric, as `osmosis judge compare` does; the first is the
     baseline. `rubric` is a text, `@file`, `FILE.yaml#ID` or an id in the workspace. Blocks as `evaluate` does."""
     return block_on(lambda: compare_answers_async(runs, rubric, model, **options))
 
 
 async def compare_answers_async(
-    runs: Runs, rubric: str, model: str | None = None, **options: Unpack[CompareOptions]
+    runs: Runs, rubric: str, model: str = "", **options: Unpack[CompareOptions]
 ) -> AnswerComparison:
     """Run `compare_answers` on the running event loop."""
     if unknown := options.keys() - CompareOptions.__annotations__:

@@ -136,8 +136,7 @@ class PlatformSettings(Settings):
     """What a run worked with (checkout, journal) goes so many days after its end; its results stay."""
     keep_artifacts_days: Annotated[Days, Variable("OSMOSIS_KEEP_ARTIFACTS_DAYS")] = None
     """The files that its rollouts left."""
-    keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None
-    """The log of a run that is over."""
+    keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None  # the log of a run that is over
     keep_caches_days: Annotated[Days, Variable("OSMOSIS_KEEP_CACHES_DAYS")] = 14
     """Environments, wheels, uv's caches and fetched models that no run has used for so long."""
     keep_calls_days: Annotated[Days, Variable("OSMOSIS_KEEP_CALLS_DAYS")] = 30
@@ -150,26 +149,21 @@ class PlatformSettings(Settings):
     """Who sends it as bearer token may read `/metrics`; empty: whoever asks from this machine, and through no proxy."""
     worker: bool = True
     max_jobs: int = Field(default=1, ge=1)
-    lease_s: float = Field(default=60.0, gt=0)
-    """A run whose job says nothing for this long is taken over."""
-    poll_s: float = Field(default=0.5, gt=0)
-    """How often the worker looks for work when it has none."""
+    lease_s: float = Field(default=60.0, gt=0)  # A run whose job says nothing for this long is taken over
+    poll_s: float = Field(default=0.5, gt=0)  # how often the worker looks for work when it has none
     stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
     training_stop_grace_s: float = Field(default=330.0, ge=0)
     """The same of a training job, which finishes the update of its weights and saves a checkpoint."""
-    max_starts: int = Field(default=3, ge=1)
-    """How often one run is started before it is declared failed."""
+    max_starts: int = Field(default=3, ge=1)  # how often one run is started before it is declared failed
     start_pause_s: float = Field(default=5.0, ge=0)
     """About how long a job waits after a start that its executor refused; twice as long after the next, and so on."""
     job_command: tuple[str, ...] = (sys.executable, "-m", "osmosis.jobs")
     """The job process; `--run URL` is appended. Tests pass a fake."""
-    part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
-    """Uploads above twice this size are sent in parts of it."""
+    part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)  # uploads above twice this size are sent in parts of it
     inline_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     """Datasets up to this size are checked within the request; larger ones afterwards, in the background."""
-    url_lifetime_s: int = Field(default=900, ge=1)
-    """How long a signed object URL works."""
+    url_lifetime_s: int = Field(default=900, ge=1)  # how long a signed object URL works
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     remote_allow: tuple[str, ...] = ()
@@ -192,8 +186,7 @@ class PlatformSettings(Settings):
 
     max_deployments: Annotated[int, Variable("OSMOSIS_MAX_DEPLOYMENTS")] = Field(default=2, ge=0)
     """Models that are served at once; each is held in memory for as long as it is deployed."""
-    inference_timeout_s: float = Field(default=900.0, gt=0)
-    """How long one answer of a deployed model may take."""
+    inference_timeout_s: float = Field(default=900.0, gt=0)  # how long one answer of a deployed model may take
 
     @field_validator("objects")
     @classmethod
@@ -213,8 +206,7 @@ class PlatformSettings(Settings):
             raise ValueError("must be smtps://USER:PASSWORD@HOST:PORT or smtp://USER:PASSWORD@HOST:PORT")
         return value
 
-    openid: OpenIdSettings | None = None
-    """Who signs people in besides links and tokens."""
+    openid: OpenIdSettings | None = None  # who signs people in besides links and tokens
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     gate: GateAddress | None = None
     """How rollout servers on other machines reach training jobs of this one; None: they do not."""

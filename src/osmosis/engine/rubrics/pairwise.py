@@ -151,9 +151,7 @@ class AnswerComparison(Record):
         return "\n".join([*lines, f"pairs of answers: {pairs}", *self.notes])
 
 
-def compare_verdicts(
-    answers: PairedAnswers, stored: Sequence[StoredVerdict], stopped: str | None = None
-) -> AnswerComparison:
+def compare_verdicts(answers: PairedAnswers, stored: Sequence[StoredVerdict], stopped: str = "") -> AnswerComparison:
     """Return what the verdicts of one judge by one rubric say; raise ValidationError when they are about no pair."""
     verdicts = {verdict.key: verdict for verdict in stored}
     rows: dict[str, dict[Pair, float]] = {}
@@ -249,7 +247,7 @@ class PairJudging:
             await self.judge.close()
         if unreachable:
             raise unreachable[0]
-        return compare_verdicts(self.answers, self.verdicts, budget.used_up(self.cost, 0))
+        return compare_verdicts(self.answers, self.verdicts, budget.used_up(self.cost, 0) or "")
 
     async def _ask(self, key: str, question: PairQuestion) -> ProviderRequestError | None:
         counted, problem, first = JudgeUsage(), None, None
