@@ -149,7 +149,7 @@ class PlatformSettings(Settings):
     """Who sends it as bearer token may read `/metrics`; empty: whoever asks from this machine, and through no proxy."""
     worker: bool = True
     max_jobs: int = Field(default=1, ge=1)
-    lease_s: float = Field(default=60.0, gt=0)  # A run whose job says nothing for this long is taken over
+    lease_s: float = Field(default=60.0, gt=0)  # a run whose job says nothing for this long is taken over
     poll_s: float = Field(default=0.5, gt=0)  # how often the worker looks for work when it has none
     stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
