@@ -168,7 +168,7 @@ def test_when_everything_fails_the_exit_code_says_so(osmosis):
     with ModelEndpoint(lambda body, n: Reply("boom", 500) if n else None) as endpoint:
         code, out, _ = osmosis(f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --limit 5")
     assert code == 1
-    assert "model/server_error" in out
+    assert "model: server error" in out
     assert "--retry-failed" in out
 
 
@@ -176,7 +176,7 @@ def test_when_every_score_fails_the_exit_code_says_so(osmosis):
     (osmosis.folder / "chat_score.py").write_text(SCORE.replace("1.0 if", "float('nan') if True or"))
     code, out, _ = osmosis(OFFLINE)
     assert code == 1
-    assert "score/invalid_score" in out
+    assert "score: invalid score" in out
 
 
 def test_failed_rollouts_are_run_again_on_demand(osmosis):

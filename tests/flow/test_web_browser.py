@@ -186,6 +186,8 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, platform: RunningP
     playwright.expect(visit.page.get_by_role("link", name="Skip to content")).to_be_focused()
     visit.page.keyboard.press("Enter")
     visit.page.keyboard.press("Tab")
+    playwright.expect(visit.page.get_by_role("link", name="Decisions")).to_be_focused()
+    visit.page.keyboard.press("Tab")
     playwright.expect(visit.page.get_by_role("link", name="Start a run")).to_be_focused()
     visit.page.keyboard.press("Tab")
     playwright.expect(visit.page.get_by_label("Search")).to_be_focused()

@@ -33,7 +33,7 @@ SILENT = {
 MACHINES = ("router.", "tickets_router.", "workers_router.")
 """Routers of jobs and workers in `scheduling/routes`: they are not people, and what they write is the run's."""
 CHANGES = ("workers.drain(", "workers.remove(", "worker_service.drain(", "worker_service.remove(")
-NOTING = ("audit.", "_note(", *CHANGES, "share_links.", "schedules.stop(")
+NOTING = ("audit.", "_note(", *CHANGES, "share_links.", "schedules.stop(", "decisions.stop(")
 """What leaves an entry: the log itself, or a service that writes into it."""
 
 

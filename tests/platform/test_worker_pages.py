@@ -23,7 +23,7 @@ def test_the_page_shows_what_workers_are_and_do(ready: Any) -> None:
     submit(ready)
     box.started(box.claim())
     page = ready.anonymous.get("/workers", headers=mine).text
-    for shown in ("box", "multiply-1", "8 cpus, 64 GB, 2 gpus", "gpu=a100", "level 1", 'aria-current="page">Workers'):
+    for shown in ("box", "multiply-1", "8 cores, 64 GB, 2 GPUs", "gpu=a100", "level 1", 'aria-current="page">Workers'):
         assert shown in page, shown
     record = ready.anonymous.get("/workers.json", headers=mine).json()
     assert record == ready.json("GET", "workers")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+import filelock
 import pytest
 import uv
 from packaging.requirements import Requirement
@@ -123,8 +124,10 @@ def test_uv_installs_it_and_python_imports_it(tmp_path: Path) -> None:
     assert out[0].startswith(str(venv))
     assert out[1] == wheel.version
     assert (venv / "bin" / "osmosis").exists()
+    dependencies = str(Path(filelock.__file__).parents[1])
     again = (
-        f"import pathlib, osmosis.base.installation as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+        f"import sys; sys.path.append({dependencies!r}); import pathlib, osmosis.base.installation as w; "
+        f"print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
     )
     same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
     assert same == wheel.version, "an installed wheel of the same content makes another wheel"

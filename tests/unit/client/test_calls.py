@@ -114,7 +114,7 @@ def test_a_workspace_name_replaces_the_repository(server: Server) -> None:
 def test_the_error_that_left_the_server_arrives(server: Server, status: int, kind: type[Exception]) -> None:
     issues = [{"key": "a", "message": "b"}]
     server.say(status, {"error": "old words", "message": "words", "code": "X", "issues": issues, "more": 1})
-    with PlatformClient(server.url, "t") as client, pytest.raises(kind, match=r"^words$") as caught:
+    with PlatformClient(server.url, "t") as client, pytest.raises(kind, match=r"^words") as caught:
         client.evals.get("x")
     details = caught.value.details  # type: ignore[attr-defined]
     assert (details["status_code"], details["platform_code"], details["more"]) == (status, "X", 1)
