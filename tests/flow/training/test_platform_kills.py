@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from osmosis.training.collecting import FILE, StepGroups
+from osmosis.training.groups import FILE, StepGroups
 from support.training_platform import JOB, TrainingPlatform, kill, training_platform, without_a_model
 from support.waiting import until
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from osmosis.records.run.training import EnvironmentPlan
-from osmosis.training.collecting import Group, GroupLedger
+from osmosis.training.groups import Group, GroupLedger
 from support.training_desk import plan_of
 
 

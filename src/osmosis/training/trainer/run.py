@@ -18,7 +18,7 @@ from osmosis.training.trainer.service import TrainerService
 
 
 def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
-    """Train. `service` is None on every rank but the first. Raise what `errors.failed_event` explains."""
+    """Train. `service` is None on every rank but the first. Raise what `service.failed_event` explains."""
     transformers.utils.logging.disable_progress_bar()
     if plan.threads:
         torch.set_num_threads(plan.threads)
