@@ -56,7 +56,7 @@ On this machine, without a workspace:
         "resume": _at("eval.replay:resume", "Resume a run: what is missing, or what failed"),
         "regrade": _at("eval.replay:regrade", "Score a local run again, without model calls"),
         "compare": _at("eval.compare:compare", "Compare runs row by row"),
-        "plan": _at("eval.compare:plan", "Plan how many rows and attempts show a difference"),
+        "plan": _at("eval.sample_size:plan", "Plan how many rows and attempts show a difference"),
         "decide": _at("eval.decide:decide", "Answer questions about models and arms with few rollouts"),
         "edit": _at("eval.runs:EVAL.edit", "Edit tags, note, name, pin and priority of a run"),
         "history": _at("eval.rows:show", "Show a row, or a figure, across runs"),
