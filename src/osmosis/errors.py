@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 
 class OsmosisError(Exception):
-    """A known problem: `message` says what happened and where, `hint` what to type next, `details` is data for
-    `--json`."""
+    """A known problem: `message` says what happened and where, `hint` what to type; `details` are for `--json`."""
 
     code: ClassVar[str] = "PLATFORM_ERROR"
     exit_code: ClassVar[int] = 1

@@ -39,7 +39,7 @@ LOGIN_LIMIT_S = 900.0
 @app.command()
 def login(
     force: Annotated[
-        bool, Option("--force", "-f", help="Log in again; the old login is kept until the new one works")
+        bool, Option("--force", "-f", help="Log in again; the old login stays until this one works")
     ] = False,
     no_browser: Annotated[bool, Option(help="Print the page's URL instead of opening it")] = False,
     token: Annotated[str | None, Option(help="Log in with this token; - reads it from stdin")] = None,

@@ -189,9 +189,7 @@ def compare(
     model: Annotated[str | None, Option(help="The judge: provider/model [of a rubric file: its own].")] = None,
     base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Only the first N rows that the runs answered.")] = None,
-    max_cost: Annotated[
-        float | None, Option(min=0.0, help="Spend at most this many USD, earlier ones included.")
-    ] = None,
+    max_cost: Annotated[float | None, Option(min=0.0, help="Spend at most so many USD, earlier ones included.")] = None,
     price: Annotated[str | None, Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None,
     concurrency: ConcurrencyOption = 8,
 ) -> DetailResult:

@@ -56,9 +56,7 @@ GateListen = Annotated[
 
 @dataclass(frozen=True)
 class WorkerFlags:
-    token_file: Annotated[
-        Path | None, Option(help=f"File with its token [default: {TOKEN_VARIABLE} of the environment]")
-    ] = None
+    token_file: Annotated[Path | None, Option(help=f"File with its token [default: variable {TOKEN_VARIABLE}]")] = None
     platform_url: Annotated[str | None, Option(help="The platform's https:// URL [default: --platform's]")] = None
     ca_file: Annotated[Path | None, Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]")] = None
     name: Annotated[str | None, Option(help="Name of the worker [default: the host name]")] = None

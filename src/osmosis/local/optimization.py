@@ -107,8 +107,7 @@ class Candidates:
     """Texts of each candidate by its name, in the order of their first use."""
 
     def open(self, texts: Texts) -> tuple[str, Path]:
-        """Return the name and the folder of a candidate. Files end as the seed's do: a model does not see their
-        ends."""
+        """Return name and folder of a candidate. Files end as the seed's do: a model does not see their ends."""
         ends = {file: "\n" if before.endswith("\n") else "" for file, before in self.seed.items()}
         files = {file: text.rstrip("\n") + ends[file] for file, text in texts.items()}
         is_seed = files == self.seed

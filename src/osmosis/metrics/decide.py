@@ -192,8 +192,7 @@ def begin_study(draft: Study, rows: Sequence[int]) -> Study:
 
 
 def settle_rows(study: Study, history: Iterable[PastRun]) -> Study:
-    """Return the study with its rows in order. Those that earlier runs tried at least twice and always passed, or
-    never, are settled."""
+    """Return the study with its rows in order; settled are those that earlier runs always passed, or never."""
     passed: dict[int, list[bool]] = {}
     for rows, threshold in history:
         for row, scores in rows.items():

@@ -8,9 +8,9 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -36,7 +36,7 @@ from osmosis.platform.maintenance.telemetry import FIELDS, UNMATCHED, PlatformMe
 from osmosis.platform.models import inference
 from osmosis.platform.scheduling import leases
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.base import Record
+from osmosis.records.base import records_in
 
 log = logging.getLogger("osmosis.platform")
 
@@ -74,7 +74,7 @@ class JsonRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Records build their schemas late; FastAPI's checks warn unless a route's are built when it is declared.
         for hint in (*get_type_hints(endpoint).values(), options.get("response_model")):
-            for record in _iterate_records(hint):
+            for record in records_in(hint):
                 record.model_config["defer_build"] = False
         if isinstance(options.get("response_class"), DefaultPlaceholder):
             options["response_class"] = JsonResponse
@@ -118,13 +118,6 @@ def _replace_infinite(value: object) -> object:
     if isinstance(value, list):
         return [_replace_infinite(item) for item in value]
     return value
-
-
-def _iterate_records(hint: object) -> Iterator[type[Record]]:
-    if isinstance(hint, type) and issubclass(hint, Record):
-        yield hint
-    for part in get_args(hint):
-        yield from _iterate_records(part)
 
 
 def error_response(error: errors.OsmosisError) -> JSONResponse:

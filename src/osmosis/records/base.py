@@ -62,17 +62,17 @@ def _describe(model: type[BaseModel], visited: set[type[BaseModel]]) -> None:
         if kind is not BaseModel and issubclass(kind, BaseModel):
             texts |= _module_docstrings(inspect.getfile(kind)).get(kind.__name__, {})
     for name, field in model.model_fields.items():
-        for inner in _records_in(field.annotation):
+        for inner in records_in(field.annotation):
             _describe(inner, visited)
         field.description = field.description or texts.get(name)
     model.model_rebuild(force=True)
 
 
-def _records_in(annotation: object) -> Iterator[type[BaseModel]]:
+def records_in(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
-        yield from _records_in(part)
+        yield from records_in(part)
 
 
 @cache

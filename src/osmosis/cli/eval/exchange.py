@@ -90,9 +90,7 @@ def export(
     format: Annotated[
         ExportFormat, Option(help="Format to write, or tool to send to", autocompletion=lambda: list(EXPORT_FORMATS))
     ] = "jsonl",
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="RUN.FORMAT, or a folder for atif and huggingface")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="RUN.FORMAT; a folder for atif, huggingface")] = None,
     url: Annotated[str | None, Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
     project: Annotated[str, Option(help="Of a tool: its project, or experiment")] = "osmosis",
     content: Annotated[bool, Option(help="Send to a tool what was asked and answered, too")] = False,

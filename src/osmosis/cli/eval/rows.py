@@ -144,9 +144,7 @@ def quarantine(
     ] = None,
     reason: Annotated[str | None, Option(help="Why the row does not count, for whoever reads this in a month")] = None,
     until: Annotated[str | None, Option(metavar="DATE", help=f"UTC day YYYY-MM-DD [default: in {DAYS} days]")] = None,
-    dataset: Annotated[
-        str | None, Option(help="Only of this dataset [default: the run's for RUN:INDEX, or any]")
-    ] = None,
+    dataset: Annotated[str | None, Option(help="Only of this dataset [default: that of RUN:INDEX, or any]")] = None,
     delete: Annotated[bool, Option(help="Take the row out: it counts again")] = False,
 ) -> OperationResult | ListResult:
     """List rows known to be flaky, or put one in quarantine: shown like the others, not counted until a given day.

@@ -58,13 +58,11 @@ class EvalSubmitFlags(SubmitFlags):
     api_key_env: ApiKeyEnv = None
     n: Annotated[int | None, Option(min=1, help="Attempts per row [default: the config's]")] = None
     limit: Annotated[int | None, Option(min=1, help="Run the first N rows [default: the config's]")] = None
-    held_out_of: Annotated[
-        str | None, Option(metavar="RUN", help="Only rows that this training run did not train on")
-    ] = None
+    held_out_of: Annotated[str | None, Option(metavar="RUN", help="Only rows this training run did not train on")] = (
+        None
+    )
     shards: Annotated[str | None, Option(help="Jobs to split the rows over, or auto [default: the config's]")] = None
-    max_cost: Annotated[
-        float | None, Option(help="Start no more rollouts after so many USD [default: the config's]")
-    ] = None
+    max_cost: Annotated[float | None, Option(help="No more rollouts after so many USD [default: the config's]")] = None
     max_tokens_total: Annotated[int | None, Option(min=1, hidden=True)] = None
     fail_under: Annotated[float | None, Option(min=0, max=1, help="With --wait: exit 1 when clearly below this")] = None
 
@@ -92,8 +90,7 @@ class SubmitVerdict:
 def submit_config(
     ctx: AppContext, options: SubmitOptions, check: Callable[[SubmitCase], SubmitVerdict] = lambda _: SubmitVerdict()
 ) -> OperationResult:
-    """Check, confirm and submit a config; with `wait`, follow it. All checks come before the one request that starts
-    it."""
+    """Check, confirm and submit a config; with `wait`, follow it. Checks come before the request that starts it."""
     workspace = find_workspace(ctx.cwd)
     path = _find_config(ctx, workspace, options)
     file = locate(path, workspace, options.kind)

@@ -254,9 +254,7 @@ def backup(
 
 def restore(
     file: Annotated[Path, Argument(help="A file that `osmosis platform backup` wrote")],
-    master_key: Annotated[
-        Path | None, Option(help="The master.key of that platform, when it is not in the file")
-    ] = None,
+    master_key: Annotated[Path | None, Option(help="The master.key of that platform, if it is not in the file")] = None,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
     """Restore a platform from a backup into an empty data folder. Damaged files and folders in use are refused.

@@ -103,7 +103,7 @@ def list_workspaces() -> ListResult:
 @app.command("show")
 def current_workspace(
     with_webhook: Annotated[
-        bool, Option("--webhook", help="Show its webhook's address and secret; for admins")
+        bool, Option("--webhook", help="Show the webhook's address and secret; for admins")
     ] = False,
 ) -> DetailResult:
     """Show which workspace commands use in this folder, and why.

@@ -148,8 +148,7 @@ def examples(
     after: int = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Response:
-    """Send one page of the examples that the run of this lease learns from (`from_run` of its config), one JSON line
-    each."""
+    """Send a page of the examples that this lease's run learns from (`from_run` of its config), a JSON line each."""
     with platform.db.read() as session:
         run = leases.require_lease(session, run_id, token).run
         config = TrainingConfig.model_validate(run.config)

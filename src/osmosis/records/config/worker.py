@@ -203,8 +203,7 @@ class GateAddress(Table):
         return self.advertise_url.replace(PORT, "1")
 
     def refuse(self) -> None:
-        """Raise UsageError where the address is unreachable, or conversations and tokens would cross a network
-        unencrypted."""
+        """Raise UsageError for an unreachable address, or where conversations would cross a network unencrypted."""
         if not self.advertise_url and not is_loopback(self.host):
             raise UsageError(
                 f"jobs are to listen on {self.listen}, and nobody is told how to get there",
