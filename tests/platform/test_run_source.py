@@ -35,6 +35,12 @@ def test_a_report_says_how_many_there_should_be() -> None:
     assert {now for _, now in state.stages} == {"done"}
 
 
+def test_rollouts_in_flight_are_those_of_a_run_that_runs() -> None:
+    progress = {"stage": "rollouts", "completed": 3, "total": 30, "in_flight": {"agent": 2, "grading": 1}}
+    assert build_state(run(progress=progress), None, 3).in_flight == {"agent": 2, "grading": 1}
+    assert build_state(run(progress=progress, status="stopped"), None, 3).in_flight == {}
+
+
 def test_row_ranges() -> None:
     assert row_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert row_ranges(list(range(0, 400, 2))).endswith("… (200 rows)")

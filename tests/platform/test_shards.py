@@ -73,6 +73,11 @@ def run_of(box: Box, run_id: str) -> dict[str, Any]:
     return dict(box.site.json("GET", f"eval-runs/{run_id}"))
 
 
+def progress_of(box: Box, run_id: str) -> Any:
+    with box.site.platform.db.read() as session:
+        return session.get_one(tables.Run, run_id).progress
+
+
 def plan_of(box: Box, run_id: str) -> EvalPlan:
     with box.site.platform.db.read() as session:
         stored = session.get_one(tables.Run, run_id).config
@@ -151,13 +156,16 @@ def test_progress_figures_and_concurrency_are_those_of_all_shards(box: Box) -> N
     for order in orders:
         rows = own_rows(box, order)
         figures = summarize(work(box, order, rows), plan, rows=len(rows))
-        beat = {"stage": "rollouts", "completed": 2 * len(rows), "total": 2 * len(rows), "report": figures.to_dict()}
+        counts = {"completed": 2 * len(rows), "total": 2 * len(rows), "in_flight": {"agent": 2, "grading": 1}}
+        beat = {"stage": "rollouts", **counts, "report": figures.to_dict()}
         given.append(box.of_job("POST", order, "heartbeat", json=beat).json()["concurrency"])
     assert sorted(given) == [2, 3, 3]
     shown = run_of(box, run["id"])
     assert (shown["eval_run"]["progress"]["completed"], shown["eval_run"]["progress"]["total"]) == (20, 20)
     assert shown["results"]["total_runs"] == 20
+    assert progress_of(box, run["id"])["in_flight"] == {"agent": 6, "grading": 3}
     box.of_job("POST", orders[0], "finish", json={"status": "finished"})
+    assert progress_of(box, run["id"])["in_flight"] == {"agent": 4, "grading": 2}
     beat = {"stage": "rollouts", "completed": 1, "total": 6}
     assert box.of_job("POST", orders[1], "heartbeat", json=beat).json()["concurrency"] == 4, "what the first one left"
 

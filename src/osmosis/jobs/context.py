@@ -83,23 +83,23 @@ class JobLog:
                 self._put(step, "the job's processes have printed more than output_mb: the rest is dropped", "warning")
 
         def hear(line: str) -> None:
-            for one in redactor.lines(line.rstrip("\n")):
-                put(one)
+            for text in redactor.lines(line.rstrip("\n")):
+                put(text)
             if redactor.holds:
                 with contextlib.suppress(RuntimeError):  # no event loop: then `close` writes it
                     asyncio.get_running_loop().call_later(HELD_S, flush)
 
         def flush() -> None:
-            for one in redactor.rest():
-                put(one)
+            for text in redactor.rest():
+                put(text)
 
         self._streams.append((redactor, put))
         return hear
 
     def close(self) -> None:
         for redactor, put in self._streams:
-            for one in redactor.rest():
-                put(one)
+            for text in redactor.rest():
+                put(text)
 
 
 @dataclass(slots=True)
@@ -116,6 +116,7 @@ class JobContext:
     handover: Handover = field(default_factory=lambda: Handover(token="-"), repr=False)
     progress: Progress = field(default_factory=lambda: Progress(stage=Stage.CHECKOUT))
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    before_heartbeat: Callable[[], None] = lambda: None  # Brings `progress` up to date
     on_reply: Callable[[HeartbeatReply], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     holding: bool = False

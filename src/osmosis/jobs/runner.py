@@ -163,6 +163,7 @@ class JobRunner:
     async def _send_heartbeats(self) -> None:
         while True:
             self.context.changed.clear()
+            self.context.before_heartbeat()
             reply = await self._reporter.heartbeat(self.context.progress)
             if reply is not None and reply.stop:
                 self.stop(math.inf)

@@ -69,6 +69,7 @@ def build_state(run: tables.Run, report: Report | None, stored: int | None = Non
         duration_ms=lifecycle.duration_ms(run),
         failure=Failure.model_validate(run.failure) if run.failure else None,
         is_search="optimize" in run.config,
+        in_flight=progress.get("in_flight", {}) if run.status == RunStatus.RUNNING else {},
     )
 
 

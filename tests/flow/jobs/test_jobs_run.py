@@ -189,6 +189,7 @@ async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> N
     job = desk.write(desk.commit(main=with_before("await asyncio.sleep(0 if '2 times' in str(ctx.prompt) else 600)")))
     process = await desk.start(job)
     await until(lambda: len(desk.api.rollouts) == 2, within=DEADLINE_S)
+    await until(lambda: sum(desk.api.heartbeats[-1].in_flight.values()) > 1, within=DEADLINE_S)
     process.terminate()
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
     assert desk.result.status is RunStatus.STOPPED

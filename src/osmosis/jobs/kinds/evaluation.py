@@ -156,6 +156,7 @@ class EvaluationJob(Job):
                 evaluation.agent, evaluation.model = stages.agent(served, proxy, evaluation.plan), model
                 evaluation.stop, evaluation.wait_for_room = self.context.stop, self.context.wait_for_room
                 evaluation.limiter = self.shared.limiter
+                self.context.before_heartbeat = lambda: self._count_in_flight(evaluation)
                 evaluating = asyncio.create_task(evaluation.run())
                 try:
                     await wait_for_first(evaluating, server.failed)
@@ -163,9 +164,14 @@ class EvaluationJob(Job):
                         return evaluating.result()
                     raise server.failed.result()
                 finally:
+                    self.context.before_heartbeat = self.context.progress.in_flight.clear
                     await end_tasks(evaluating)
         finally:
             await proxy.close()
+
+    def _count_in_flight(self, evaluation: Evaluation) -> None:
+        if evaluation.journal is not None:
+            self.context.progress.in_flight = evaluation.journal.pulse().get("stages") or {}
 
     async def _open_journal(self) -> None:
         """Open the journal; wait while an earlier job of this run has yet to notice that its lease is lost."""

@@ -127,10 +127,13 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
         reply.pause_s = (others_until - now).total_seconds()
     if interval_s:
         reply.every_s = interval_s
+    stored = tables.StoredProgress(
+        stage=progress.stage.value, completed=progress.completed, total=progress.total, in_flight=progress.in_flight
+    )
+    if progress.sandbox:
+        stored["sandbox"] = progress.sandbox
     if job.shards > 1:
-        job.progress = tables.StoredProgress(
-            stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
-        )
+        job.progress = stored
         if progress.report is not None:
             job.report = progress.report.to_dict()
         jobs, now = lifecycle.list_jobs(session, held_job.run), utc_now()
@@ -140,11 +143,9 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
         reply.concurrency = shards.share_now(held_job.run, job, jobs)
         reply.elsewhere = shards.sum_spend([other for other in jobs if other is not job])
         return reply
-    work.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
-    if progress.sandbox:
-        work.progress["sandbox"] = progress.sandbox
+    work.progress = stored
     if progress.stage is Stage.SERVING and isinstance(work, tables.Deployment):
-        work.progress["endpoint"] = progress.endpoint
+        stored["endpoint"] = progress.endpoint
         note_progress(job)
     if progress.report is not None and isinstance(work, tables.Run):
         work.report = progress.report.to_dict()

@@ -67,6 +67,7 @@ class StoredProgress(TypedDict, total=False):
     stage: str
     completed: int
     total: int
+    in_flight: dict[str, int]
     sandbox: str
     endpoint: str
 

@@ -58,6 +58,7 @@ class Progress(Record):
     stage: Stage
     completed: int = 0
     total: int = 0
+    in_flight: dict[str, int] = Field(default_factory=dict)  # Rollouts that run now, by their stage
     report: Report | None = None
     sandbox: str = ""
     """Isolation of rollouts, in words; empty until that is decided."""
