@@ -41,15 +41,28 @@ def evaluate_rubric(
     **options: Unpack[RubricOptions],
 ) -> float: ...
 def evaluate_rubric(
-    rubric: str, solution_str: str, model_info: Info, *, return_details: bool = False, **options: Unpack[RubricOptions]
+    rubric: str,
+    solution_str: str,
+    model_info: Info,
+    *,
+    ground_truth: str | None = None,
+    original_input: str | None = None,
+    metadata: JsonObject | None = None,
+    score_min: float | None = None,
+    score_max: float | None = None,
+    timeout: float | None = None,
+    return_details: bool = False,
 ) -> float | RewardRubricRunResult:
     """Return the judge's score within [score_min, score_max] (0 to 1 by default), or all details. Bounds and
     `original_input` given here win over `model_info`'s. `timeout` is seconds, retries included. Raise `TypeError` for
     missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`, `ProviderRequestError`. In
     coroutines use `evaluate_rubric_async`."""
-    return background.run(
-        evaluate_rubric_async(rubric, solution_str, model_info, return_details=return_details, **options)
+    judge = Judge(model_info, timeout=timeout)
+    question = make_question(
+        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max)
     )
+    verdict = background.run(_ask(judge, question))
+    return verdict.details() if return_details else verdict.score
 
 
 async def evaluate_rubric_async(
