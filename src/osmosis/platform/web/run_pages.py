@@ -103,9 +103,16 @@ def _run_line(run: tables.Run, workspace: str, creator: str | None, rewards: Map
 
 
 @router.get("/{workspace}/evals/{name}")
+def evaluation_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _redirect_to_run(viewer, workspace, "eval", name)
+
+
 @router.get("/{workspace}/trainings/{name}")
-def run_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
-    kind = request.url.path.split("/")[2].removesuffix("s")
+def training_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _redirect_to_run(viewer, workspace, "training", name)
+
+
+def _redirect_to_run(viewer: Viewer, workspace: str, kind: str, name: str) -> Response:
     with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         return redirect(f"/runs/{lifecycle.find(session, row, kind, name).id}")
