@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
@@ -110,7 +108,7 @@ class Deadline:
         return late if late >= LATE_S and not was_late else 0.0
 
 
-def _read_loop_use(user: Task | None) -> tuple[float, float]:
+def _read_loop_use(user: "Task | None") -> tuple[float, float]:
     if user is None or user.loop_use is None:
         return 0.0, 0.0
     return user.loop_use.held_s - user.held_s, user.held_s

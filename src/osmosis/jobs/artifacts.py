@@ -155,7 +155,7 @@ async def fetch_folder(context: JobContext, folder: JobFolder, target: Path) -> 
 
 async def fetch_model(context: JobContext, folder: JobFolder) -> Path:
     """Fetch a base model or a tokenizer: one copy for this machine, named by its content."""
-    content = hashlib.sha256("".join(f"{one.path}\0{one.sha256}\n" for one in folder.files).encode()).hexdigest()
+    content = hashlib.sha256("".join(f"{file.path}\0{file.sha256}\n" for file in folder.files).encode()).hexdigest()
     target = context.cache_dir / "models" / content[:32]
     async with locked_async(target.parent / ".locks" / target.name):
         if not target.is_dir():

@@ -1,5 +1,5 @@
-"""What each sandboxed process of a job gets of its run, of this machine and of the network: package indexes through a
-proxy, and endpoints that the operator allows."""
+"""The sandboxes of a job's processes: files of its run, programs of this machine, package indexes through a proxy, and
+endpoints that the operator allows."""
 
 import asyncio
 import base64
@@ -130,11 +130,11 @@ class IndexProxy:
     def _upstream(self, host: str, scheme: str) -> SplitResult | None:
         lower = {name.lower(): value for name, value in self.environ.items() if value}
         named = lower.get(f"{scheme}_proxy") or lower.get("all_proxy")
-        spared = [one.strip().lstrip(".") for one in lower.get("no_proxy", "").split(",") if one.strip()]
+        spared = [name.strip().lstrip(".") for name in lower.get("no_proxy", "").split(",") if name.strip()]
         if (
             not named
             or is_loopback(host)
-            or any(one == "*" or host == one or host.endswith(f".{one}") for one in spared)
+            or any(name == "*" or host == name or host.endswith(f".{name}") for name in spared)
         ):
             return None
         return urlsplit(named if "://" in named else f"http://{named}")

@@ -1,3 +1,7 @@
+"""Continue a stored rollout from one of its steps. A branch is a run of its own, whose attempts are the continuations:
+the agent runs again with the recorded answers before the step, its tools run again, too, in a new sandbox, then the
+model answers. The search for the step at which a rollout was lost makes a branch at each step that it tries."""
+
 import math
 import subprocess
 import sys

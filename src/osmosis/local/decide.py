@@ -75,7 +75,7 @@ class StudyRuns:
             return self.study
         rows = SelectedRows()
         scan_dataset(dataset, Selection(limit=draft.limits.limit), rows=rows).refuse_bad(dataset)
-        aside = read(file_around(cwd)).of([dataset.stem]).held
+        aside = read(file_around(cwd)).of([dataset.stem]).active
         usable = [index for key, index in rows.places.items() if key not in aside]
         study = studies.begin_study(draft, usable)
         self.study = studies.settle_rows(study, self._list_history(file_sha256(dataset), set(study.runs.values())))

@@ -291,9 +291,9 @@ class Judged:
         return [mine.get(figure.name, figure) if figure.group else figure for figure in headlines(every)]
 
     def to_dict(self) -> JsonObject:
-        primary = self.report.primary if self.met.held else None
+        primary = self.report.primary if self.met.active else None
         figures = {"mean": primary.mean, "pass_rate": primary.pass_rate} if primary else None
-        rows = [row.to_dict() | {"expired": row.expired()} for row in (*self.met.held, *self.met.expired)]
+        rows = [row.to_dict() | {"expired": row.expired()} for row in (*self.met.active, *self.met.expired)]
         return {"rows": rows, "without": figures}
 
 
@@ -308,7 +308,7 @@ def judged(
 ) -> Judged:
     mine = quarantine.of([dataset])
     met = mine.sorted_out(rollout.row_key or "" for rollout in outcomes()) if mine.row else SortedOut((), ())
-    if not met.held:
+    if not met.active:
         return Judged(report, met)
     bounds = {score.name: score.bounds for score in report.scores if score.bounds}
     terms = plan or Terms(report.attempts, report.pass_threshold, score_bounds=bounds)

@@ -111,7 +111,7 @@ def _compare_side(
             threshold=baseline.state().pass_threshold,
             score=score,
             bounds=_score_bounds(side.report) | _score_bounds(baseline.report()),
-            aside=rows.held,
+            aside=rows.active,
             trained={*source.trained_rows(), *baseline.trained_rows()},
         )
     except OsmosisError as error:

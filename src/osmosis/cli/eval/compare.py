@@ -87,7 +87,7 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
         quarantine = read(file_around(ctx.cwd)).of([first.dataset, second.dataset])
         if flags.until_decided:
             try:
-                decision = until_decided(ctx, first, second, flags, quarantine.held)
+                decision = until_decided(ctx, first, second, flags, quarantine.active)
             except Declined as declined:
                 ctx.output.say(declined.message)
                 return 0
@@ -101,7 +101,7 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
             else flags.score or (first.primary if first.primary == second.primary else None),
             bounds={**second.score_bounds, **first.score_bounds},
             level=LEVEL if look is None else 1 - look.level,
-            aside=quarantine.held,
+            aside=quarantine.active,
             largest_change=flags.largest_change,
             trained=first.trained_rows() | second.trained_rows(),
         )

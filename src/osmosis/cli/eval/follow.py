@@ -191,7 +191,7 @@ def finished_result(
         head += f": it ended by its own limit, {detail.failure.message}"
     warnings = [judged.note] if judged is not None and judged.note else []
     errors = ["no rollout has a score"] if detail.unscored else []
-    deciding = judged.report if judged is not None and judged.met.held else report
+    deciding = judged.report if judged is not None and judged.met.active else report
     primary = deciding.primary if deciding else None
     rate, interval = (primary.pass_rate, primary.pass_rate_interval) if primary else (None, None)
     if rate is None and deciding is report:

@@ -71,7 +71,7 @@ def report(
     if not kinds:
         return _build_result(journal, plan, stored, counted)
     if kinds[0] == "junit":
-        text = report_files.junit(journal, plan, stored, {row.key: row.line for row in counted.met.held})
+        text = report_files.junit(journal, plan, stored, {row.key: row.line for row in counted.met.active})
     else:
         text = (report_files.html if html else report_files.markdown)(journal, plan, stored)
     if output == "-":
@@ -87,7 +87,7 @@ def report(
 def _build_result(journal: Journal, plan: EvalPlan, report: Report, counted: Judged) -> DetailResult:
     notes = list(counted.met.lines)
     without = counted.report.primary
-    if counted.met.held and without is not None:
+    if counted.met.active and without is not None:
         them = "it" if len(counted.met.keys) == 1 else "them"
         notes.append(f"without {them}: {without.name} {number(without.mean)}, pass rate {percent(without.pass_rate)}")
     labels = keep_newest(AnnotationFile(journal.folder).read())

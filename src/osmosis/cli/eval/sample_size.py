@@ -44,7 +44,7 @@ def plan(
     ctx = current()
     with RunFinder(ctx) as runs:
         stored = [open_run(runs, name) for name in (run, other) if name is not None]
-        aside = read(file_around(ctx.cwd)).of([each.dataset for each in stored]).held
+        aside = read(file_around(ctx.cwd)).of([each.dataset for each in stored]).active
         score = score or stored[0].primary
         bounds = stored[0].score_bounds
         sides = [[r for r in each.outcomes() if r.status is not RolloutStatus.SKIPPED] for each in stored]

@@ -206,10 +206,10 @@ def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> Non
             continue
         plan, later = before.plan(), after.plan()
         bounds = {**later.score_bounds, **plan.score_bounds}
-        held = quarantine.of([Path(plan.dataset).stem, Path(later.dataset).stem]).held
+        aside = quarantine.of([Path(plan.dataset).stem, Path(later.dataset).stem]).active
         rollouts = before.rollouts(), after.rollouts()
         try:
-            line.beside = compare(*rollouts, threshold=plan.pass_threshold, bounds=bounds, aside=held)
+            line.beside = compare(*rollouts, threshold=plan.pass_threshold, bounds=bounds, aside=aside)
         except OsmosisError as error:
             line.error = line.error or error.message
     tested = [line for line in lines if line.beside is not None]

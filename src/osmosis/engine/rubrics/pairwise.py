@@ -1,4 +1,4 @@
-"""Which of two answers a judge prefers, for each row that two runs answered: asked twice, in both orders."""
+"""Ask a judge which of two runs' answers to a row is better: twice, in both orders."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -166,17 +166,19 @@ def compare_verdicts(answers: PairedAnswers, stored: Sequence[StoredVerdict], st
         shares = [verdict.first for verdict in both if verdict.first is not None]
         failed = [verdict.reason for verdict in both if verdict.first is None]
         if len(shares) < len(keys):
-            notes += failed[: not notes]
             counts["failed" if failed else "left"] += 1
+            if failed and not notes:
+                notes.append(failed[0])
             continue
         counts["judged" if keys else "identical"] += 1
         rows.setdefault(pair.row, {})[pair.runs] = shares[1] if sum(shares) == 1 else 0.5
         if keys:
             counts["changed"] += sum(shares) != 1
             firsts.setdefault(pair.row, []).extend(shares)
-    notes += [stopped] if stopped and counts["left"] else []
+    if stopped and counts["left"]:
+        notes.append(stopped)
     if not rows:
-        raise ValidationError(f"the judge gave no verdict: {[*notes, 'nothing was asked'][0]}")
+        raise ValidationError(f"the judge gave no verdict: {notes[0] if notes else 'nothing was asked'}")
     strengths = rank_runs(answers.names, list(rows.values()))
     sums, sizes = [sum(row) for row in firsts.values()], [len(row) for row in firsts.values()]
     return AnswerComparison(
@@ -224,7 +226,10 @@ class PairJudging:
         return price.of(tokens, 100 * len(prompts)) if price else None
 
     async def run(
-        self, concurrency: int = 8, max_cost: float | None = None, on_verdict: Callable[[object], object] = repr
+        self,
+        concurrency: int = 8,
+        max_cost: float | None = None,
+        on_verdict: Callable[[object], object] = lambda _: None,
     ) -> AnswerComparison:
         """Ask what is open. Cancelled, it goes on at the next time; raise when the judge cannot be reached at all."""
         self.check_budget(max_cost)

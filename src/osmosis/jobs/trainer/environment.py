@@ -221,10 +221,10 @@ class TrainerBuilder:
 
 
 def _read(lock: Path) -> TrainerLock:
-    held = cast(list[_Package], tomllib.loads(lock.read_text(encoding="utf-8"))["packages"])
-    packages = {one["name"]: one.get("version", "") for one in held}
-    files = [(one.get("wheels") or [one.get("archive", _File())])[0] for one in held]
-    return TrainerLock(packages, sum(_bytes(file) for file in files), lock)
+    packages = cast(list[_Package], tomllib.loads(lock.read_text(encoding="utf-8"))["packages"])
+    versions = {package["name"]: package.get("version", "") for package in packages}
+    files = [(package.get("wheels") or [package.get("archive", _File())])[0] for package in packages]
+    return TrainerLock(versions, sum(_bytes(file) for file in files), lock)
 
 
 def _bytes(file: _File) -> int:

@@ -332,10 +332,8 @@ class LocalLibrary:
         folders = dict.fromkeys(folder.parent / "decisions" for folder in self.folders)
         paths = [path for folder in folders for path in folder.glob("*.json") if id_ in ("", path.stem)]
         for path in sorted(paths, key=lambda path: -path.stat().st_mtime):
-            study, at = (
-                Study.model_validate_json(path.read_bytes()),
-                datetime.fromtimestamp(path.stat().st_mtime, timezone.utc),
-            )
+            study = Study.model_validate_json(path.read_bytes())
+            at = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
             runs = {name: [cards[name]] for name in dict.fromkeys(study.runs.values()) if name in cards}
             going = any(run.status == RunStatus.RUNNING.value for own in runs.values() for run in own)
             status = "decided" if study.due is None else "running" if going else "interrupted"

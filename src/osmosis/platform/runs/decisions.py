@@ -86,7 +86,7 @@ def begin(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, b
     with platform.db.read() as session:
         dataset = datasets.find(session, workspace, names.pop())
     total = dataset.row_count or 0
-    rows, aside = list(range(min(total, body.study.limits.limit or total))), code.quarantine.of([dataset.name]).held
+    rows, aside = list(range(min(total, body.study.limits.limit or total))), code.quarantine.of([dataset.name]).active
     if aside:
         parts = [(dataset.path or "", 0, "", rows)]
         rows = [row.index for row in datasets.iterate_rows(platform.objects, parts) if row.key not in aside]

@@ -1,7 +1,5 @@
 """What a run runs: a rollout with its dataset, the model, the code; in training several of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated

@@ -192,7 +192,7 @@ class RowQuarantine(Strict):
         return SortedOut(active, [entry for entry in entries if entry.expired() and entry.key not in excluded])
 
     @property
-    def held(self) -> set[str]:
+    def active(self) -> set[str]:
         return {entry.key for entry in self.row if not entry.expired()}
 
 
@@ -209,13 +209,13 @@ def parse_quarantine(text: str, where: str = NAME) -> RowQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class SortedOut:
-    held: Sequence[QuarantinedRow]
+    active: Sequence[QuarantinedRow]
     expired: Sequence[QuarantinedRow]
 
     @property
     def keys(self) -> set[str]:
-        return {entry.key for entry in self.held}
+        return {entry.key for entry in self.active}
 
     @property
     def lines(self) -> list[str]:
-        return [entry.line for entry in (*self.held, *self.expired)]
+        return [entry.line for entry in (*self.active, *self.expired)]

@@ -1,5 +1,4 @@
-"""What a trial gets: a rollout's endpoint, key and request, in memory and never in Harbor's files; code and
-SDK, packed."""
+"""Hand a rollout to a trial: endpoint, key and request in memory, never in Harbor's files; code and SDK, packed."""
 
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """The plan of a training run: everything that decides the result, nothing left to a library's defaults."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from bisect import bisect_right
@@ -114,7 +112,7 @@ class TrainerPlan(Record):
     """What a base model may take; None: what the machine has."""
 
     @model_validator(mode="after")
-    def _fits(self) -> TrainerPlan:
+    def _fits(self) -> "TrainerPlan":
         if self.method == "grpo":
             if self.samples_per_row < 2:
                 raise ValueError("samples_per_row must be at least 2: an advantage compares the answers to one row")
@@ -135,7 +133,7 @@ class TrainerPlan(Record):
         return self.shard and self.processes > 1
 
     @classmethod
-    def for_sampling(cls, run: str, model_path: str, **fields: object) -> TrainerPlan:
+    def for_sampling(cls, run: str, model_path: str, **fields: object) -> "TrainerPlan":
         """Return a plan that trains nothing, for what loads and samples a model as a trainer does."""
         unused = {"output_dir": "", "steps": 1, "rows_per_step": 1, "lr": 1e-6}
         return cls.model_validate({"run": run, "model_path": model_path, **unused, **fields})

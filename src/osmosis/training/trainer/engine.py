@@ -2,8 +2,6 @@
 these micro-batches, each of which adds its gradient: the loss is a sum over tokens, so how it is cut changes memory and
 time alone. On a GPU an adapter has the precision of the model around it, and the optimizer has its weights in fp32."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator
@@ -67,7 +65,7 @@ class Figures:
     differences: list[NDArray[np.float32]] = field(default_factory=list)
     """Log-probability now minus as sampled, before the step's first update."""
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: "Figures") -> None:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -7,8 +7,6 @@ own: 6 N for full fine-tuning, 4 N for the frozen weights under LoRA. The head i
 computed for. Attention takes 12 for each layer, width and pair of tokens of which the later sees the earlier. What is
 computed again, and passes without a gradient, are not counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence as Row
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -85,7 +83,7 @@ class MicroBatch:
     numbers: Tensor  # numbers of its parts in the step
     tokens: int
 
-    def to(self, device: torch.device) -> MicroBatch:
+    def to(self, device: torch.device) -> "MicroBatch":
         names = [name for name in self.__slots__ if name != "tokens"]
         moved = {name: value.to(device) if (value := getattr(self, name)) is not None else None for name in names}
         return MicroBatch(**moved, tokens=self.tokens)

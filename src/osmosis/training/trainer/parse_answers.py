@@ -1,8 +1,6 @@
 """Tokens to content, reasoning and tool calls, by the tokenizer's response template, that of its family
 (`response_templates.json`, from TRL 1.16, Apache-2.0), or `<tool_call>` blocks of JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -71,7 +69,7 @@ class AnswerReader:
     def text(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
-    def deltas(self, prompt_ids: list[int], tools: list[JsonObject] | None) -> DeltaReader:
+    def deltas(self, prompt_ids: list[int], tools: list[JsonObject] | None) -> "DeltaReader":
         prefix = self._tokenizer.decode(prompt_ids[-_TAIL:])
         parser = None
         if self._template is not None:

@@ -1,7 +1,5 @@
 """The trainer's HTTP server on a Unix socket, in a thread. Without torch, so that the tests' trainer is the same."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -167,7 +165,7 @@ class TrainerService:
         self._thread = threading.Thread(target=self._serve, name="trainer-service", daemon=True)
         self._listener: socket.socket | None = None
 
-    def __enter__(self) -> TrainerService:
+    def __enter__(self) -> "TrainerService":
         self._socket_path.unlink(missing_ok=True)
         # Bound here and not by uvicorn: the mode has to be right from the first moment on.
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -70,8 +70,8 @@ class RayExecutor(SchedulerExecutor):
         return str(self._ask("POST", "/api/jobs/", body)["submission_id"])
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:
-        listed = {one.get("submission_id"): one for one in self._ask("GET", "/api/jobs/")["jobs"]}
-        return [_state(one, listed.get(one)) for one in (str(handle["id"]) for handle in handles)]
+        listed = {job.get("submission_id"): job for job in self._ask("GET", "/api/jobs/")["jobs"]}
+        return [_state(id_, listed.get(id_)) for id_ in (str(handle["id"]) for handle in handles)]
 
     def read_output(self, handle: Handle) -> str:
         try:

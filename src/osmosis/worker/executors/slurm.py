@@ -73,14 +73,14 @@ class SlurmExecutor(SchedulerExecutor):
             raise PlatformError(f"sbatch did not say the number of its job: {output_text.strip()[:200]!r}")
         ids = [f"{number}_{index}" for index in range(len(jobs))] if several else [number]
         return [
-            SlurmHandle(executor=self.name, id=one, output=str(self._folder / f"{one}.out")).to_dict() for one in ids
+            SlurmHandle(executor=self.name, id=id_, output=str(self._folder / f"{id_}.out")).to_dict() for id_ in ids
         ]
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:
         jobs = [SlurmHandle.model_validate(handle) for handle in handles]
         ids = [job.id for job in jobs]
         listed = self._listed(["squeue", "-h", "-r", "-t", "all", "-o", "%i|%T|%r"])
-        if forgotten := [one for one in ids if one not in listed]:
+        if forgotten := [id_ for id_ in ids if id_ not in listed]:
             listed.update(self._of_accounting(forgotten))
         return [_state(job, listed.get(job.id)) for job in jobs]
 
