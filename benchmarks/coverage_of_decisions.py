@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from osmosis.local.branch import CERTAIN, chances, next_version
+from osmosis.local.bisect import chances, next_version
+from osmosis.local.branch import CERTAIN
 from osmosis.metrics.agreement import agreement
 from osmosis.metrics.compare import compare
 from osmosis.metrics.intervals import bounded_interval, bounds_of, difference_of, levels, missed_bar, verdict_of

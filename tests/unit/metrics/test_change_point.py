@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from osmosis.local.branch import CERTAIN, chances, next_version
+from osmosis.local.bisect import chances, next_version
+from osmosis.local.branch import CERTAIN
 
 VERSIONS = [str(place) for place in range(9)]
 ROWS = 10

@@ -14,7 +14,7 @@ from osmosis.client import PlatformClient
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.diagnose import Why, explain, explain_sample
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.branch import BisectResult, bisect
+from osmosis.local.bisect import BisectResult, bisect
 from osmosis.local.resume_at_commit import commit_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.library import config_of
