@@ -56,6 +56,8 @@ class ModelEndpoint:
         """Every body received."""
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.models: list[str] = []
+        """Names that `/v1/models` lists."""
         self._decide = decide
         self._model = OfflineModel(ModelSpec(name="offline/calculator", kind="offline", seed=seed))
         self._loop = asyncio.new_event_loop()
@@ -77,6 +79,7 @@ class ModelEndpoint:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         for path in ("chat/completions", "messages", "responses"):
             app.router.add_post(f"/v1/{path}", self._answer)
+        app.router.add_get("/v1/models", self._list_models)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -89,6 +92,10 @@ class ModelEndpoint:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path)
+        return web.json_response({"data": [{"id": name} for name in self.models]})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

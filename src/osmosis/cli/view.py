@@ -88,6 +88,8 @@ def _served(ctx: AppContext, library: LocalLibrary, flags: ViewFlags) -> int:
             data = {"url": link, "folders": [str(folder) for folder in library.folders]}
             ctx.output.show(DetailResult({**data, "platform_runs": fetched} if fetched else data))
         else:
+            if library.is_empty():
+                ctx.output.say(f"no runs yet in {library.folders[0]}; the page shows them as they are made")
             ctx.output.say(f"{link}\nCtrl-C ends it; the link works once")
         if ctx.interactive and not flags.no_open:
             webbrowser.open(link)

@@ -14,7 +14,7 @@ from osmosis._version import __version__
 from osmosis.base import paths
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
-from osmosis.errors import AuthRequired, NetworkError, PlatformError, ValidationError, from_wire
+from osmosis.errors import AuthRequired, NetworkError, OsmosisError, PlatformError, ValidationError, from_wire
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
@@ -167,12 +167,7 @@ class Http:
                 method, f"/api/cli/{path}", json=json, params=query, headers=headers, timeout=timeout or TIMEOUT_S
             )
         except httpx.HTTPError as error:
-            is_late = isinstance(error, httpx.TimeoutException)
-            reason = "did not answer in time" if is_late else f"cannot be reached: {error}"
-            hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
-            raise NetworkError(f"the platform at {self.url} {reason}", hint=hint, platform_url=self.url) from error
+            raise self._unreachable(error) from error
         code = _VERSION_CODES.get(response.headers.get("X-Osmosis-Version-Status", ""))
         if code and self._warn:
             message = response.headers.get("X-Osmosis-Version-Message") or f"the platform answered: {code.lower()}"
@@ -217,19 +212,35 @@ class Http:
             at = page.next_offset if page.rows else None
 
     def healthy(self) -> bool:
-        return self.health() is not None
+        try:
+            self.health()
+            return True
+        except OsmosisError:
+            return False
 
-    def health(self) -> dict[str, object] | None:
+    def health(self) -> dict[str, object]:
         try:
             response = self._client.get("/health", timeout=3.0)
-        except httpx.HTTPError:
-            return None
-        return (_body(response) or {}) if response.status_code == 200 else None
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.status_code != 200:
+            raise self._refused(response, _body(response))
+        return _body(response) or {}
 
     def close(self) -> None:
         self._client.close()
 
-    def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> Exception:
+    def _unreachable(self, error: httpx.HTTPError) -> NetworkError:
+        is_late = isinstance(error, httpx.TimeoutException)
+        reason = "did not answer in time" if is_late else f"cannot be reached: {error}"
+        hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
+        if is_late:
+            hint = "it may be busy: wait, then repeat the command; osmosis platform status shows whether it answers"
+        elif "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
+        return NetworkError(f"the platform at {self.url} {reason}", hint=hint, platform_url=self.url)
+
+    def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> OsmosisError:
         if body is None:
             text = response.text.strip()[:300]
             body = {"message": f"the platform answered HTTP {response.status_code}" + (f": {text}" if text else "")}

@@ -295,7 +295,7 @@ async def probe_model(model: Model, plan: EvalPlan) -> None:
         raise _unusable(plan.model, Category(problem.category), problem.message, problem.hint) from problem
     except asyncio.TimeoutError:
         message = f"no answer within {PROBE_TIMEOUT_S:.0f} s"
-        raise _unusable(plan.model, Category.TIMEOUT, message, "check that the endpoint works, then retry") from None
+        raise _unusable(plan.model, Category.TIMEOUT, message, "check the endpoint, then retry the run") from None
     except OsmosisError as problem:
         raise _unusable(plan.model, Category.UNKNOWN, problem.message, problem.hint) from problem
 

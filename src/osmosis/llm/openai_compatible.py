@@ -1,5 +1,6 @@
 import asyncio
 import codecs
+import difflib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,12 +41,28 @@ class OpenAICompatibleModel(RetryingModel):
         headers |= {name.lower(): str(value) for name, value in extra.items()}
         headers["content-type"] = "application/json"
         self._endpoint = HttpEndpoint(url, headers, timeout_s=options.get("timeout_s"), use_proxies=not local)
+        self._headers = headers
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
         self._streams = True
 
     async def close(self) -> None:
         await self._endpoint.close()
+
+    async def suggest_name(self) -> str | None:
+        """Return a hint with the names that the endpoint lists, nearest first; None when it lists none."""
+        import httpx  # only a wrong name waits for it
+
+        url = (self.spec.base_url or "").rstrip("/") + "/models"
+        try:
+            async with httpx.AsyncClient(headers=self._headers, timeout=10, trust_env=not is_loopback(url)) as client:
+                listed = [str(entry["id"]) for entry in (await client.get(url)).raise_for_status().json()["data"]]
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+            return None
+        names = difflib.get_close_matches(self.spec.name, listed, n=8, cutoff=0.0)
+        if not names or self.spec.name in names:
+            return None
+        return f"--model {names[0]} (in a config: model_path); the endpoint has: {', '.join(names)}"
 
     def address(self, key: str, variables: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
         headers = {"authorization": f"Bearer {key}"} if key else {}

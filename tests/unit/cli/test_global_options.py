@@ -19,6 +19,10 @@ from osmosis.errors import UsageError
         ("init demo --platform http://127.0.0.1:1", "--platform http://127.0.0.1:1 init demo"),
         ("eval stop run-1 -y", "-y eval stop run-1"),
         ("help eval info", "eval info --help"),
+        ("eval list --platform --help", "eval list --help"),
+        ("eval -m --help", "eval --help"),
+        ("eval submit config.toml --model --help", "eval submit config.toml --help"),
+        ("eval edit run-1 -- --help", "eval edit run-1 -- --help"),
     ],
 )
 def test_global_options_are_moved_to_the_front(line: str, moved: str) -> None:

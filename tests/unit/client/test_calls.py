@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -147,6 +148,14 @@ def test_nobody_there_says_how_to_start() -> None:
     with PlatformClient("http://127.0.0.1:9", "t") as client, pytest.raises(NetworkError) as caught:
         client.workspaces.list()
     assert caught.value.hint == "osmosis platform start"
+
+
+def test_a_platform_that_takes_long_is_not_said_to_be_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with PlatformClient(url, "t") as client, pytest.raises(NetworkError, match="in time") as caught:
+            client.call("GET", "verify", timeout=0.05)
+    assert "wait" in str(caught.value.hint)
 
 
 def test_lists_are_followed_to_the_end(server: Server) -> None:

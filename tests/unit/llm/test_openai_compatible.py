@@ -173,6 +173,18 @@ async def test_the_probe_fails_at_once_and_keeps_parameters():
     assert len(endpoint.requests) == 1
 
 
+async def test_the_probe_names_the_models_of_an_endpoint_that_does_not_have_this_one():
+    with ModelEndpoint(lambda body, n: Reply("no such model", 404)) as endpoint:
+        endpoint.models = ["llama", "qwen3-mini", "qwen3"]
+        model = open_model(ModelSpec.parse("qwen4", base_url=endpoint.url))
+        with pytest.raises(ModelError) as caught:
+            await probe(model)
+        await model.close()
+    listed = "--model qwen3 (in a config: model_path); the endpoint has: qwen3, qwen3-mini, llama"
+    assert caught.value.hint == listed
+    assert endpoint.paths == ["/v1/chat/completions", "/v1/models"]
+
+
 async def test_the_probe_lets_a_busy_endpoint_pass():
     with ModelEndpoint(lambda body, n: Reply("busy", 429, {"retry-after": "60"})) as endpoint:
         model = open_model(ModelSpec.parse("m", base_url=endpoint.url))

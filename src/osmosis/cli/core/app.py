@@ -5,6 +5,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
@@ -146,11 +147,18 @@ def move_global_options(argv: Sequence[str]) -> list[str]:
         if word == "--":
             rest.extend(argv[i:])
             break
+        if word == "--help":  # also where an option would take it for its value
+            rest = [*itertools.takewhile(lambda word: not word.startswith("-"), rest), word]
+            continue
         if word in ("--json", "--plain", "--offline", "--yes", "-y") or (name in _VALUED and equals):
             front.append(word)
         elif name in _VALUED and i + 1 < len(argv) and not argv[i + 1].startswith("-"):
             front += [word, argv[next(words)]]
-        elif name in _VALUED and (name != "--platform" or rest[:1] not in (["init"], ["doctor"])):
+        elif (
+            name in _VALUED
+            and argv[i + 1 :][:1] != ["--help"]
+            and (name != "--platform" or rest[:1] not in (["init"], ["doctor"]))
+        ):
             raise UsageError(f"option {name} needs a value")
         else:
             rest.append(word)

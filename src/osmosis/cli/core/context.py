@@ -62,7 +62,8 @@ class AppContext:
         return any((folder / "rollouts").is_dir() for folder in (self.cwd, *self.cwd.parents))
 
     def path(self, value: str | Path) -> Path:
-        return self.cwd / Path(value).expanduser()
+        path = self.cwd / Path(value).expanduser()
+        return path.resolve() if ".." in path.parts else path
 
     def client(self, *, auth: bool = True, scoped: bool = True) -> "PlatformClient":
         from osmosis.cli.core.connect import open_client

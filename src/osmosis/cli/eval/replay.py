@@ -168,7 +168,8 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     }
 
     def draw(console: Console) -> None:
-        draw_report(console, run.plan, run.report, notes=[note])
+        print_text(console, note, "green")
+        draw_report(console, run.plan, run.report)
 
     steps = next_steps(run.plan, run.report)
     return DetailResult(journal.redactor.data(data), exit_code=code, next_steps=steps, human=draw)

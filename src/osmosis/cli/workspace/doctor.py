@@ -22,7 +22,7 @@ from osmosis.cli.core.render import draw_problems, print_text
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.platform.commands import doctor as platform_doctor
 from osmosis.client import PlatformClient
-from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
+from osmosis.errors import AuthRequired, NetworkError, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import read_project
@@ -111,10 +111,7 @@ def _platform(
         facts["logged_in"] = bool(login and not login.expired)
         with ctx.client(auth=facts["logged_in"]) as client:
             health = client.health()
-            facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
-            if health is None:
-                message = f"the platform at {client.url} is not responding"
-                return facts, [Problem.warning("no-platform", message, "platform", "osmosis platform start")]
+            facts["reachable"], facts["version"] = True, health.get("version")
             if not facts["logged_in"]:
                 state = "the login has expired:" if login else "not logged in to"
                 return facts, [Problem.warning("no-login", f"{state} {client.url}", "platform", "osmosis login")]
@@ -123,8 +120,9 @@ def _platform(
         if facts["url"]:
             with ctx.client(auth=False, scoped=False) as client:
                 facts["reachable"] = client.healthy()
-        severity = "warning" if isinstance(error, AuthRequired) else "error"
-        return facts, [_from_error(error, "platform", severity, "platform")]
+        is_down = isinstance(error, NetworkError)
+        severity = "warning" if is_down or isinstance(error, AuthRequired) else "error"
+        return facts, [_from_error(error, "no-platform" if is_down else "platform", severity, "platform")]
 
 
 def _version(url: str, version: str | None) -> Iterable[Problem]:

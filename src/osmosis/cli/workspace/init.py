@@ -15,7 +15,7 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import NextStep, OperationResult
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
-from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
+from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, PlatformError, ValidationError
 from osmosis.records.api.workspaces import WORKSPACE_NAME, check_workspace_name
 from osmosis.workspace import git
 from osmosis.workspace.templates import Created, check_destination, create_workspace, find_template
@@ -96,18 +96,13 @@ def _client(ctx: AppContext, connect: bool | None) -> PlatformClient | None:
         return None
     try:
         client = ctx.client(auth=True, scoped=False)
-    except AuthRequired as error:
+        client.health()
+        return client
+    except (AuthRequired, NetworkError, PlatformError) as error:
         if connect:
             raise
         ctx.output.say(f"{error.message}: the workspace is only on this machine")
         return None
-    if client.healthy():
-        return client
-    client.close()
-    if connect:
-        raise NetworkError(f"the platform at {client.url} is not responding", hint="osmosis platform start")
-    ctx.output.say(f"the platform at {client.url} is not responding: the workspace is only on this machine")
-    return None
 
 
 def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, dest: Path) -> None:

@@ -55,10 +55,8 @@ def _platform(ctx: AppContext) -> tuple[SyncState | None, list[JsonObject], dict
     try:
         facts["url"] = ctx.platform_url
         with ctx.client() as client:
-            facts["reachable"] = client.healthy()
-            if not facts["reachable"]:
-                facts["note"] = "not reachable"
-                return None, [], facts
+            client.health()
+            facts["reachable"] = True
             state = client.sync.state()
             if not state.connected:
                 facts["note"] = "does not know this repository"
@@ -120,7 +118,8 @@ def _draw(console: Console, data: JsonObject) -> None:
     row("datasets", ", ".join(data["datasets"]) or "none in data/")
     row("git", _git_line(data["git"]))
     platform = data["platform"]
-    row("platform", f"{platform['url'] or ''} {platform['note'] or ''}".strip())
+    url, note = platform["url"] or "", platform["note"] or ""
+    row("platform", note if url in note else f"{url} {note}".strip())
     if (sync := data["sync"]) and sync.get("connected"):
         commit = str(sync.get("commit_sha") or "nothing yet")[:10]
         row("synced", f"{commit} of {sync.get('default_branch')} ({sync.get('status') or 'no sync yet'})")

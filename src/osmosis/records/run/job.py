@@ -191,7 +191,7 @@ class JobResult(Record):
 
     @classmethod
     def used_up(cls, reason: str, report: Report) -> "JobResult":
-        fix = "finished rollouts are kept; retry it with a larger max_cost or max_tokens_total, or submit fewer rows"
+        fix = "finished rollouts are kept; retry the run with a larger max_cost or max_tokens_total, or with fewer rows"
         failure = Failure(phase=Phase.SETUP, category=Category.BUDGET, message=reason, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
 
