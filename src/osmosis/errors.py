@@ -19,12 +19,7 @@ class OsmosisError(Exception):
         self.details: dict[str, Any] = details
 
     def __str__(self) -> str:
-        return self.message
-
-    @property
-    def __notes__(self) -> list[str]:  # type: ignore[override]  # what `add_note` adds is not kept
-        """Return what a traceback shows below the message, from Python 3.11 on."""
-        return [f"try: {self.hint}"] if self.hint else []
+        return f"{self.message}; try: {self.hint}" if self.hint else self.message
 
     def to_wire(self) -> dict[str, Any]:
         """Return the HTTP error body: `error` and `message` have the same text, details are beside them."""

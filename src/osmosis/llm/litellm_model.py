@@ -8,6 +8,7 @@ from types import ModuleType
 import orjson
 from typing_extensions import Unpack
 
+from osmosis.base.installation import install_command
 from osmosis.base.net import parse_retry_after
 from osmosis.errors import ModelError
 from osmosis.llm.failures import HINTS, RetryingModel, category_of_error, model_error, status_of
@@ -81,7 +82,7 @@ def _litellm() -> ModuleType:
         import litellm
     except ModuleNotFoundError as error:
         message = f"LiteLLM is not installed here: no module named {error.name}"
-        hint = 'add "osmosis-ai[rubric]" to the dependencies in pyproject.toml'
+        hint = f'{install_command("litellm")}, or for a rollout "osmosis-ai[rubric]" in its pyproject.toml'
         raise ModelError(message, category=Category.UNKNOWN.value, hint=hint) from error
     except ImportError as error:
         raise model_error(Category.UNKNOWN, f"LiteLLM cannot be imported: {error}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.core.errors import refused_by_machine
+from osmosis.cli.core.errors import explain_exception, refused_by_machine
 from support.command_line import run_command
 
 
@@ -39,6 +39,12 @@ def test_a_full_disk_without_a_name_and_what_stays_a_bug() -> None:
     assert "no space left" in full.message
     assert refused_by_machine(FileNotFoundError(errno.ENOENT, "No such file", "x")) is None
     assert refused_by_machine(OSError("nothing known")) is None
+
+
+def test_a_package_that_a_small_install_left_out_is_named() -> None:
+    found = explain_exception(ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"), [], {})
+    assert found.message == "this needs pyarrow, which is not installed"
+    assert "pip install" in str(found.hint)
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no folder here that root cannot write to")
