@@ -49,7 +49,7 @@ async def probe(model: Model) -> Completion | None:
     except ModelError as error:
         if error.category in (Category.RATE_LIMIT.value, Category.CONTEXT_LENGTH.value):
             return None  # the model is there and knows us; the run itself waits for rate limits
-        if error.category == Category.MODEL_NOT_FOUND.value and inner.spec.kind == "openai":
+        if error.category == Category.MODEL_NOT_FOUND.value and isinstance(inner, OpenAICompatibleModel):
             error.hint = await inner.suggest_name() or error.hint
         if error.category not in _MAY_PASS:
             raise

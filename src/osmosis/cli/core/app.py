@@ -156,7 +156,7 @@ def move_global_options(argv: Sequence[str]) -> list[str]:
             front += [word, argv[next(words)]]
         elif (
             name in _VALUED
-            and argv[i + 1 :][:1] != ["--help"]
+            and "--help" not in argv
             and (name != "--platform" or rest[:1] not in (["init"], ["doctor"]))
         ):
             raise UsageError(f"option {name} needs a value")
