@@ -29,7 +29,7 @@ from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutC
 from osmosis.sdk.backend import ExecutionResult, cancelled_result, with_failure
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import agent_error, describe, failure_of, wire_category
-from osmosis.sdk.messages import prompts_of
+from osmosis.sdk.messages import Prompts
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import RolloutSample, finite_reward
 from osmosis.sdk.user_code import SelfCancelled, contain, run_user_code
@@ -101,7 +101,7 @@ class LoopBackend:
             key = init.llm_api_key or init.controller_api_key
             async with sandbox_while(opening_from(os.environ, url, key)), ChatClient(url, api_key=key) as chat:
                 context = RolloutContext(request, tools, UrlModel(chat, tool_dicts(tools)), time.monotonic())
-                context.prompts = prompts_of(type(self.loop))
+                context.prompts = Prompts(type(self.loop))
                 trace_into(context, self._traces, (init.llm_api_key, init.controller_api_key))
                 result = await run_user_code(
                     checked_run(self.loop, context), init.agent_timeout_sec, name=f"agent {init.rollout_id}"
@@ -408,7 +408,7 @@ class LoopService:
                 request.server_url, request.rollout_id, request.api_key, settings=self.settings, session=self._session
             )
             run.context = RolloutContext(request, tools, llm, time.monotonic())
-            run.context.prompts = prompts_of(type(self.loop))
+            run.context.prompts = Prompts(type(self.loop))
             trace_into(run.context, self._traces, (request.api_key,))
             url = f"{request.server_url.rstrip('/')}/v1/rollouts/{request.rollout_id}"
             async with sandbox_while(opening_from(os.environ, url, request.api_key)):

@@ -21,7 +21,7 @@ from osmosis.records.run.rows import Key
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.backend import LocalBackend, WorkflowTask
 from osmosis.sdk.classify import agent_error
-from osmosis.sdk.messages import prompts_of
+from osmosis.sdk.messages import Prompts
 
 
 class Agent(Protocol):
@@ -56,7 +56,7 @@ class LoopAgent:
             tools=tools,
             llm=_LoopModel(model, tools),
             _start_time=time.monotonic(),
-            prompts=prompts_of(type(self.loop)),
+            prompts=Prompts(type(self.loop)),
         )
         result: object = await self.loop.run(context)
         failure = _find_failure(result)

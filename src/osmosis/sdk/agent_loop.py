@@ -89,7 +89,7 @@ class RolloutContext:
     _tool_latency_ms: float = 0.0
     _num_tool_calls: int = 0
     _debug_dir: str | os.PathLike[str] | None = None
-    prompts: Mapping[str, str] = field(default_factory=lambda: Prompts(Path("prompts")))
+    prompts: Mapping[str, str] = field(default_factory=Prompts)
     """The texts of `prompts/NAME.md` beside the agent loop, by name."""
     _trace: "_Trace | None" = field(default=None, init=False, repr=False, compare=False)
 

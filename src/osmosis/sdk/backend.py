@@ -16,7 +16,7 @@ from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, Ro
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Usage, user_metrics
 from osmosis.sdk.chat import Ask, ChatTransport, ask_transport
 from osmosis.sdk.classify import failure_of, self_cancelled, wire_category
-from osmosis.sdk.messages import folder_of, prompts_of
+from osmosis.sdk.messages import Prompts, folder_of
 from osmosis.sdk.sandbox import Opening, opening_from, sandbox_while
 from osmosis.sdk.score_functions import bounds_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig, RolloutSample
@@ -288,7 +288,7 @@ class LocalBackend:
             metadata={key: copy_json(value) for key, value in task.metadata.items()},
             artifacts_dir=self._artifacts(task),
             rollout=rollout,
-            prompts=prompts_of(self.workflow),
+            prompts=Prompts(self.workflow),
         )
 
         async def run() -> object:

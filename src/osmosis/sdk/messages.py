@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
@@ -68,8 +69,19 @@ class Prompts(Mapping[str, str]):
     """The texts of a folder by name, without the blank lines around them; read from disk each time. A variable
     `PROMPT_NAME` puts the text that it names in the place of that name's."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, agent: type | None = None) -> None:
+        self._agent = agent
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder beside the module of the agent's class, or above it in its project."""
+        if self._agent is None:
+            return Path(FOLDER)
+        folder = folder_of(self._agent)
+        parents = [folder, *folder.parents]
+        top = next((i for i, parent in enumerate(parents) if (parent / "pyproject.toml").is_file()), 0)
+        homes = [parent / FOLDER for parent in parents[: top + 1]]
+        return next((home for home in homes if home.is_dir()), homes[0])
 
     def __getitem__(self, name: str) -> str:
         if (text := (changed_prompts.get() or {}).get(name)) is not None:
@@ -90,15 +102,6 @@ class Prompts(Mapping[str, str]):
 
 def prompt_variable(name: str) -> str:
     return "PROMPT_" + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-
-
-def prompts_of(agent: type) -> Prompts:
-    """Return the prompts beside the module of an agent's class, or above it in its project."""
-    folder = folder_of(agent)
-    parents = [folder, *folder.parents]
-    top = next((i for i, parent in enumerate(parents) if (parent / "pyproject.toml").is_file()), 0)
-    homes = [parent / FOLDER for parent in parents[: top + 1]]
-    return Prompts(next((home for home in homes if home.is_dir()), homes[0]))
 
 
 def folder_of(cls: type) -> Path:

@@ -117,7 +117,7 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
         """The opening messages: the optional system prompt, then the user's."""
         self.config = config
         self.metadata = metadata or {}
-        self.prompts = Prompts(Path("prompts")) if prompts is None else prompts
+        self.prompts = Prompts() if prompts is None else prompts
         """The texts of `prompts/NAME.md` beside the workflow, by name."""
         self._rollout = rollout
 
