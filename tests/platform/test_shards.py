@@ -218,8 +218,7 @@ def test_a_shard_that_runs_out_of_time_leaves_the_others_theirs(box: Box) -> Non
     assert ended["eval_run"]["status"] == "stopped"
     assert ended["failure"]["category"] == "timeout"
     assert ended["failure"]["message"] == "time limit: 1 of 3 jobs did not finish within 60 s"
-    resume = f"retry the run (osmosis eval resume {run['name']}) for the rest"
-    assert resume in ended["failure"]["fix"]
+    assert "retry the run for the rest" in ended["failure"]["fix"]
     stored = box.site.json("GET", f"eval-runs/{run['id']}/metrics")["report"]
     assert (stored["completed"], stored["total"]) == (len(made), 20)
     assert stored["stopped"] == ended["failure"]["message"]

@@ -73,8 +73,7 @@ class PrintedSecret(SecretRow):
     """`secret list`."""
 
     scope: Literal["personal", "workspace"] | None = None
-    shadows: bool | None = None
-    """True when it hides the workspace's secret of the same name."""
+    shadows: bool | None = None  # True when it hides the workspace's secret of the same name
 
 
 class PrintedWorkspace(WorkspaceRow):

@@ -37,8 +37,7 @@ class PlatformAPIError(OsmosisError):
 class WorkspaceCredentials:
     access_token: str = field(repr=False)
     user: JsonObject
-    expires_at: datetime
-    """Has a time zone."""
+    expires_at: datetime  # Has a time zone
     organization: JsonObject = field(default_factory=dict)
     created_at: datetime | None = None
     token_id: str | None = None

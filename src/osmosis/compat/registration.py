@@ -47,12 +47,10 @@ class RegistrationResult:
 class Registration:
     platform_url: str
     token: str
-    host: str
-    """As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one, or by loopback."""
+    host: str  # As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one, or by loopback
     port: int
     agent_name: str
-    api_key: str | None = None
-    """The rollout server's own key, for the platform's health check."""
+    api_key: str | None = None  # The rollout server's own key, for the platform's health check
     public_host: str | None = None
 
 

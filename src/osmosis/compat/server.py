@@ -186,8 +186,7 @@ class LoginCredentials(Protocol):
 @dataclass(frozen=True)
 class LoopServerSettings:
     max_concurrent: int | None = None
-    record_ttl_s: float | None = None
-    """How long a finished rollout answers retried init requests."""
+    record_ttl_s: float | None = None  # How long a finished rollout answers retried init requests
     settings: RolloutSettings | None = None
     api_key: str | None = None
     debug_dir: str | os.PathLike[str] | None = None

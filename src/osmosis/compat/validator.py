@@ -16,8 +16,7 @@ FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 
 @dataclass
 class ValidationIssue:
-    code: str
-    """Stable word, e.g. `MISSING_NAME`."""
+    code: str  # Stable word, e.g. `MISSING_NAME`.
     message: str
     field: str | None = None
     details: dict[str, Any] | None = None

@@ -130,6 +130,7 @@ OLD: dict[str, Rewrite] = {
 
 
 _VALUED = ("--platform", "--workspace", "--env-file")
+_PLATFORM_SWITCHES = ["init"], ["doctor"]  # Their --platform has no value
 
 
 def move_global_options(argv: Sequence[str]) -> list[str]:
@@ -154,11 +155,7 @@ def move_global_options(argv: Sequence[str]) -> list[str]:
             front.append(word)
         elif name in _VALUED and i + 1 < len(argv) and not argv[i + 1].startswith("-"):
             front += [word, argv[next(words)]]
-        elif (
-            name in _VALUED
-            and "--help" not in argv
-            and (name != "--platform" or rest[:1] not in (["init"], ["doctor"]))
-        ):
+        elif name in _VALUED and "--help" not in argv and (name != "--platform" or rest[:1] not in _PLATFORM_SWITCHES):
             raise UsageError(f"option {name} needs a value")
         else:
             rest.append(word)

@@ -221,6 +221,8 @@ def finished_result(
 
     command = f"osmosis {NOUNS[detail.kind]} logs {run.name}"
     steps = [NextStep("show the log", command=command)] if code and not missed else []
+    if detail.failure:
+        steps.append(NextStep("retry it", command=f"osmosis {NOUNS[detail.kind]} resume {run.name}"))
     if run.status == "finished" and detail.kind == "training":
         steps += model_steps(detail)
     if detail.optimization and detail.optimization.verdict == "better":

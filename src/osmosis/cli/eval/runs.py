@@ -342,6 +342,8 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     steps = []
     if not detail.run.over:
         steps.append(results.NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {detail.run.name}"))
+    elif detail.failure:
+        steps.append(results.NextStep("retry it", command=f"osmosis {NOUNS[kind]} resume {detail.run.name}"))
     if isinstance(metrics, TrainingMetrics):
         data["figures"] = {figure.name: figure.value for figure in list_figures(metrics)}
         data["checkpoints"] = [row.to_dict() for row in checkpoints]

@@ -155,10 +155,6 @@ def end(session: Session, work: tables.Work, result: JobResult, reason: str) -> 
         work.progress = {**before, "stage": stage, "completed": result.report.completed, "total": result.report.total}
     if result.failure is not None:
         work.failure = result.failure.to_dict()
-        if result.failure.fix and isinstance(work, tables.Run):  # the job knows no name that a person could type
-            resume = f"osmosis {'train' if work.kind == 'training' else 'eval'} resume"
-            fix = result.failure.fix.replace(resume, f"{resume} {work.name}")
-            work.failure["fix"] = fix.replace("retry the run", f"retry the run ({resume} {work.name})")
         log(session, work, result.failure.message, level="error")
     switch_status(session, work, result.status, reason or (result.failure.message if result.failure else ""))
     secrets.delete_of(session, "run", work.id)
