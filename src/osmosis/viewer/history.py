@@ -36,17 +36,17 @@ class HistoryQuery:
 def build_history(library: Library, query: HistoryQuery, *, patience_s: float | None = PATIENCE_S) -> History:
     """List the runs that match, the oldest first; waits at most `patience_s` for the index, without limit when None."""
     cards = [card for card in library.cards()[:MAX_RUNS] if query.matches(card)][::-1]
-    metrics: dict[str, None] = {}
+    sources = {card.id: library.run(card.id) for card in cards}
+    values = {id_: dict(_named_values(source.report())) for id_, source in sources.items()}
+    metrics = dict.fromkeys(name for of_run in values.values() for name in of_run)
+    metric = query.metric or min(metrics, key=lambda name: ":" not in name, default="")  # a score's before the run's
     runs: list[PastRun] = []
     unread = 0
     deadline = None if patience_s is None else time.monotonic() + patience_s
     for card in cards:
         assert card.state is not None
-        source = library.run(card.id)
-        report = source.report()
-        values = dict(_named_values(report))
-        metrics.update(dict.fromkeys(values))
-        value, low, high = values.get(query.metric or next(iter(values), ""), (None, None, None))
+        source = sources[card.id]
+        value, low, high = values[card.id].get(metric, (None, None, None))
         run = PastRun(
             **{name: getattr(card, name) for name in ("id", "name", "rollout", "dataset", "commit")},
             url=card.state.url,
@@ -56,7 +56,7 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
             value=value,
             low=low,
             high=high,
-            trade=Trade.from_report(report, card.dataset),
+            trade=Trade.from_report(source.report(), card.dataset),
         )
         if query.row:
             if deadline is not None and time.monotonic() > deadline:
@@ -69,7 +69,7 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
     tagged = next((run.id for run in reversed(runs) if BASELINE_TAG in run.tags), "")
     quarantine = library.quarantine()
     return History(
-        metric=query.metric or next(iter(metrics), ""),
+        metric=metric,
         metrics=list(metrics),
         row=query.row,
         runs=runs,

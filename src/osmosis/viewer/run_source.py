@@ -254,7 +254,7 @@ def build_card(
         interval=primary.mean_interval if primary else None,
         pass_rate=primary.pass_rate if primary else None,
         cost_usd=report.usage.cost_usd if report else None,
-        failed=primary.failed if primary else 0,
+        failed=primary.failed if primary else report.failed if report else 0,
         dataset=dataset,
         rollout=rollout,
         commit=commit,
