@@ -64,6 +64,7 @@ async def test_the_link_works_once_and_leaves_a_cookie(open_page: Callable[..., 
         assert (await browser.get("/")).status_code == 200
         browser.cookies.clear()
         assert (await browser.get(link)).status_code == 403, "it was used"
+        assert (await browser.get("/static/osmosis.css")).status_code == 200, "the page that says so has its style"
 
 
 async def test_other_hosts_and_other_sites_are_refused(open_page: Callable[..., httpx.AsyncClient]) -> None:

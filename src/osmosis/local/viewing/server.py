@@ -73,7 +73,7 @@ class CookieGate:
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             return error_response(Forbidden("this request was sent by another site", hint="open the page itself"))
         session = request.cookies.get(self.access.cookie, "").encode()
-        if hmac.compare_digest(session, self.access.session.encode()):
+        if hmac.compare_digest(session, self.access.session.encode()) or request.url.path.startswith("/static/"):
             return None
         if request.method == "GET" and self.access.use_token(request.query_params.get("token", "")):
             query = QueryParams(request.query_params.multi_items()).without("token").link()
