@@ -19,14 +19,13 @@ from pygments.util import ClassNotFound
 
 from osmosis.records.run import rollout
 from osmosis.records.run.rollout import Message
-from osmosis.viewer.page import pretty
+from osmosis.viewer.page import MAX_ONE_LINE, pretty
 
 if TYPE_CHECKING:
     from markdown_it.renderer import RendererHTML
     from markdown_it.token import Token
     from markdown_it.utils import EnvType, OptionsDict
 
-MAX_ONE_LINE = 100
 MAX_UNFOLDED, MAX_UNFOLDED_RESULT = 3000, 1500
 MAX_LINES, MAX_RESULT_LINES = 60, 16
 MAX_OPEN_TURNS = 16  # A longer conversation starts folded, but for its beginning, its end and what failed
@@ -220,7 +219,7 @@ def _call(call: dict[str, Any]) -> Call:
         return Call(name, str(arguments), id_, valid=False)
     code = _code_blocks(value) if isinstance(value, dict) else []
     rest = {key: item for key, item in value.items() if key not in {block.name for block in code}} if code else value
-    return Call(name, format_json(rest) if rest or not code else "", id_, valid=True, code=code)
+    return Call(name, pretty(rest) if rest or not code else "", id_, valid=True, code=code)
 
 
 def _code_blocks(arguments: dict[str, Any]) -> list[CodeBlock]:
@@ -240,19 +239,6 @@ def is_error(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and any(bool(value.get(key)) for key in ("error", "is_error", "isError"))
-
-
-def format_json(value: object, indent: str = "") -> str:
-    line = json.dumps(value, ensure_ascii=False, default=str)
-    if len(indent) + len(line) <= MAX_ONE_LINE or not value or not isinstance(value, (dict, list)):
-        return line
-    inner = f"{indent}  "
-    if isinstance(value, dict):
-        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {format_json(value[key], inner)}" for key in value]
-    else:
-        items = [format_json(item, inner) for item in value]
-    first, last = "{}" if isinstance(value, dict) else "[]"
-    return f"{first}\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}{last}"
 
 
 MAX_HIGHLIGHTED = 20_000
@@ -298,6 +284,6 @@ def parse_json_text(text: str) -> str | None:
     if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_RENDERED:
         return None
     try:
-        return format_json(json.loads(text))
+        return pretty(json.loads(text))
     except (ValueError, RecursionError):
         return None

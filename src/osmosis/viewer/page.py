@@ -100,6 +100,7 @@ def to_json(value: object) -> object:
     return [to_json(item) for item in value] if isinstance(value, Iterable) else str(value)
 
 
+MAX_ONE_LINE = 100
 MAX_VALUE_LENGTH = 500
 MAX_VALUES = 200
 
@@ -203,8 +204,17 @@ def iso(value: datetime | None) -> str:
     return value.isoformat() if value else ""
 
 
-def pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+def pretty(value: object, indent: str = "") -> str:
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    if len(indent) + len(line) <= MAX_ONE_LINE or not value or not isinstance(value, (dict, list)):
+        return line
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {pretty(value[key], inner)}" for key in value]
+    else:
+        items = [pretty(item, inner) for item in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}{last}"
 
 
 def advice(category: Category | str) -> str:

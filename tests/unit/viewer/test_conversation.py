@@ -2,14 +2,8 @@ from typing import Any
 
 import pytest
 
-from osmosis.viewer.conversation import (
-    MAX_RESULT_LINES,
-    MAX_UNFOLDED,
-    build_turns,
-    fold_same,
-    format_json,
-    render_markdown,
-)
+from osmosis.viewer.conversation import MAX_RESULT_LINES, MAX_UNFOLDED, build_turns, fold_same, render_markdown
+from osmosis.viewer.page import pretty
 
 
 def test_a_tool_result_is_named_after_its_call() -> None:
@@ -37,8 +31,8 @@ def test_arguments_that_are_no_json_are_shown_as_they_came() -> None:
             [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}],
             "a\n[image: http://x]",
         ),
-        ([{"type": "odd", "x": 1}], '{\n  "type": "odd",\n  "x": 1\n}'),
-        ({"any": "thing"}, '{\n  "any": "thing"\n}'),
+        ([{"type": "odd", "x": 1}], '{"type": "odd", "x": 1}'),
+        ({"any": "thing"}, '{"any": "thing"}'),
         (["bare"], "bare"),
     ],
 )
@@ -50,7 +44,7 @@ def test_a_tools_json_is_compact_and_a_persons_is_as_it_came() -> None:
     turns = build_turns([{"role": "tool", "content": '{"a":1}'}, {"role": "user", "content": '{"a":1}'}])
     assert [turn.text for turn in turns] == ['{"a": 1}', '{"a":1}']
     wide = {"rows": [{"id": number, "name": "x" * 30} for number in range(3)], "total": 3}
-    lines = format_json(wide).splitlines()
+    lines = pretty(wide).splitlines()
     assert (len(lines), lines[2]) == (8, '    {"id": 0, "name": "' + "x" * 30 + '"},')
 
 
