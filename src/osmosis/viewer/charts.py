@@ -1,3 +1,4 @@
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ BINS_LEFT, BINS_TOP, BINS_WIDTH, BINS_HEIGHT = 44.0, 18.0, 580.0, 120.0
 HISTORY_WIDTH, HISTORY_HEIGHT = 640.0, 220.0
 HISTORY_LEFT, HISTORY_RIGHT, HISTORY_TOP, HISTORY_BOTTOM = 56.0, 12.0, 12.0, 26.0
 MAX_SERIES = 6
-CURVE_LEFT, CURVE_WIDTH, CURVE_TOP, CURVE_HEIGHT = 70.0, 520.0, 10.0, 140.0
+CURVE_LEFT, CURVE_WIDTH, CURVE_TOP, CURVE_HEIGHT = 84.0, 506.0, 10.0, 140.0
 MAX_COLUMNS = 120  # Steps that can be pointed at; of a longer run only some, the last one among them
 MAX_OVERLAID = 6  # Runs in one chart: each has a colour
 SMOOTHING = {"none": 0.0, "some": 0.6, "more": 0.9}  # Weight of what was before, in a moving average
@@ -83,9 +84,7 @@ class HistoryChart:
     lines: Sequence[tuple[int, str]]
     series: Sequence[str]
     baseline_y: float | None
-    bottom: str
-    middle: str
-    top: str
+    ticks: Sequence[tuple[float, str]]
 
 
 def history_chart(history: History) -> HistoryChart | None:
@@ -94,8 +93,8 @@ def history_chart(history: History) -> HistoryChart | None:
         return None
     ends = [end for run, value in runs for end in (value, run.low, run.high) if end is not None]
     low, high = min(ends), max(ends)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
+    scale = _list_ticks(low, high) if low < high else [low - 0.5, low, low + 0.5]
+    low, high = scale[0], scale[-1]
     names = list(dict.fromkeys(run.series for run, _ in runs))
     inner_height = HISTORY_HEIGHT - HISTORY_TOP - HISTORY_BOTTOM
     step = (HISTORY_WIDTH - HISTORY_LEFT - HISTORY_RIGHT) / (len(runs) - 1)
@@ -126,8 +125,16 @@ def history_chart(history: History) -> HistoryChart | None:
         for number in range(min(len(names), MAX_SERIES))
     ]
     baseline_y = next((mark.y for mark in marks if mark.baseline), None)
-    ticks = (f"{value:.3g}" for value in (low, (low + high) / 2, high))
-    return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, *ticks)
+    ticks = [(y(value), f"{value:.3g}") for value in scale]
+    return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, ticks)
+
+
+def _list_ticks(low: float, high: float) -> list[float]:
+    """Return round values for an axis, from one at or below `low` to one at or above `high`."""
+    least = (high - low) / 3
+    unit = 10.0 ** math.floor(math.log10(least))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= least)
+    return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +206,8 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
     curves = [run.curves.get(key, []) for run in runs]
     values = [value for curve in curves for _, value in curve]
     steps = sorted({step for curve in curves for step, _ in curve})
-    low, high, first_step, last_step = min(values), max(values), steps[0], steps[-1]
+    ticks, first_step, last_step = _list_ticks(min(values), max(values)), steps[0], steps[-1]
+    low, high = ticks[0], ticks[-1]
 
     def x(step: int) -> float:
         return round(CURVE_LEFT + CURVE_WIDTH * (step - first_step) / ((last_step - first_step) or 1), 1)
@@ -227,7 +235,7 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
         lines=[(i, line(_smooth(curve, weight)), line(curve) if weight else "") for i, curve in enumerate(curves)],
         columns=columns,
         marks=[(x(s), name) for run in runs for s, name in run.checkpoints if first_step <= s <= last_step],
-        ticks=[(y(value), f"{value:.3g}") for value in (high, (low + high) / 2, low)],
+        ticks=[(y(value), f"{value:.3g}") for value in ticks],
         first=f"{curves[0][0][1]:.4g}" if curves[0] else "",
         latest=f"{curves[0][-1][1]:.4g}" if curves[0] else "",
         first_step=first_step,

@@ -22,11 +22,26 @@ def test_a_curve_and_the_values_of_its_steps() -> None:
     run = ChartedRun("a", "/runs/a", {"loss": [(1, 2.0), (3, 1.0), (5, 0.0)]}, [(3, "a-step-3")])
     ((group, (chart,)),) = build_charts([run]).groups
     assert (group, chart.title, chart.first, chart.latest, chart.last_step) == ("Other", "loss", "2", "0", 5)
-    assert chart.lines == [(0, "70.0,10.0 330.0,80.0 590.0,150.0", "")]
-    assert chart.ticks == [(10.0, "2"), (80.0, "1"), (150.0, "0")]
+    assert chart.lines == [(0, "84.0,10.0 337.0,80.0 590.0,150.0", "")]
+    assert chart.ticks == [(150.0, "0"), (80.0, "1"), (10.0, "2")]
     assert [(column.title, column.url) for column in chart.columns][1] == ("step 3: 1", "/runs/a/rollouts?step=3")
-    assert [(column.left, column.width) for column in chart.columns] == [(70.0, 130.0), (200.0, 260.0), (460.0, 130.0)]
-    assert chart.marks == [(330.0, "a-step-3")]
+    assert [(column.left, column.width) for column in chart.columns] == [(84.0, 126.5), (210.5, 253.0), (463.5, 126.5)]
+    assert chart.marks == [(337.0, "a-step-3")]
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((0.23, 0.91), ["0", "0.5", "1"]),
+        ((-0.0029, 0.0026), ["-0.004", "-0.002", "0", "0.002", "0.004"]),
+        ((0.0, 9.9e-06), ["0", "5e-06", "1e-05"]),
+        ((161.0, 325.0), ["100", "200", "300", "400"]),
+    ],
+)
+def test_an_axis_has_round_values_around_the_curve(values: tuple[float, float], texts: list[str]) -> None:
+    run = ChartedRun("a", "/runs/a", {"loss": list(enumerate(values))})
+    ((_, (chart,)),) = build_charts([run]).groups
+    assert [text for _, text in chart.ticks] == texts
 
 
 def test_charts_stand_in_groups_and_what_never_changes_is_folded_away() -> None:
@@ -44,7 +59,7 @@ def test_smoothing_keeps_the_points_behind_the_line() -> None:
     run = ChartedRun("a", "/runs/a", {"loss": [(1, 0.0), (2, 1.0)]})
     ((_, (chart,)),) = build_charts([run], "some").groups
     ((_, smoothed, behind),) = chart.lines
-    assert (smoothed, behind) == ("70.0,150.0 590.0,62.5", "70.0,150.0 590.0,10.0")
+    assert (smoothed, behind) == ("84.0,150.0 590.0,62.5", "84.0,150.0 590.0,10.0")
 
 
 def training(name: str, rewards: Sequence[float], lr: float) -> KeptRun:
