@@ -292,8 +292,8 @@ def _quick_views(run: RunState) -> list[tuple[str, str]]:
         ("Slowest", {"sort": "duration"}),
         ("Labelled", {"label": "*"}),
         ("To label", {"label": "-"}),
-        ("least sure", {"label": "-", "sort": "unsure", "by": "rollout"}),
-        ("disagreeing", {"label": "-", "agree": "no"}),
+        ("Least sure", {"label": "-", "sort": "unsure", "by": "rollout"}),
+        ("Disagreeing", {"label": "-", "agree": "no"}),
     )
     return [(name, f"{run.url}/rollouts?{urlencode(query)}") for name, query in views]
 
