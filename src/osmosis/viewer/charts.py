@@ -1,7 +1,7 @@
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -66,21 +66,8 @@ def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryMark:
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    series: int
-    name: str
-    title: str
-    url: str
-    baseline: bool
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryChart:
-    marks: Sequence[HistoryMark]
+    marks: Sequence[Mapping[str, object]]
     lines: Sequence[tuple[int, str]]
     series: Sequence[str]
     baseline_y: float | None
@@ -108,23 +95,23 @@ def history_chart(history: History) -> HistoryChart | None:
         when = f", {run.created_at:%Y-%m-%d %H:%M}" if run.created_at else ""
         is_baseline = run.id == history.baseline
         marks.append(
-            HistoryMark(
-                x=round(HISTORY_LEFT + number * step, 1),
-                y=y(value),
-                low=None if run.low is None else y(run.low),
-                high=None if run.high is None else y(run.high),
-                series=min(names.index(run.series), MAX_SERIES - 1),
-                name=run.name,
-                title=f"{run.name}: {value:.4g}{interval}{when}{', the baseline' if is_baseline else ''}",
-                url=run.url,
-                baseline=is_baseline,
-            )
+            {
+                "x": round(HISTORY_LEFT + number * step, 1),
+                "y": y(value),
+                "low": None if run.low is None else y(run.low),
+                "high": None if run.high is None else y(run.high),
+                "series": min(names.index(run.series), MAX_SERIES - 1),
+                "name": run.name,
+                "title": f"{run.name}: {value:.4g}{interval}{when}{', the baseline' if is_baseline else ''}",
+                "url": run.url,
+                "baseline": is_baseline,
+            }
         )
     lines = [
-        (number, " ".join(f"{mark.x},{mark.y}" for mark in marks if mark.series == number))
+        (number, " ".join(f"{mark['x']},{mark['y']}" for mark in marks if mark["series"] == number))
         for number in range(min(len(names), MAX_SERIES))
     ]
-    baseline_y = next((mark.y for mark in marks if mark.baseline), None)
+    baseline_y = next((y(value) for run, value in runs if run.id == history.baseline), None)
     ticks = [(y(value), f"{value:.3g}") for value in scale]
     return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, ticks)
 
@@ -154,23 +141,13 @@ class ChartedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class StepColumn:
-    x: float
-    left: float
-    width: float
-    title: str
-    url: str
-    dots: Sequence[tuple[int, float]]  # Number of the run, and height of its value
-
-
-@dataclass(frozen=True, slots=True)
 class CurveChart:
     key: str
     title: str
     about: str
     lines: Sequence[tuple[int, str, str]]
     """Number of the run, its smoothed line, and its points behind that; these are empty without smoothing."""
-    columns: Sequence[StepColumn]
+    columns: Sequence[Mapping[str, object]]
     marks: Sequence[tuple[float, str]]
     ticks: Sequence[tuple[float, str]]
     first: str
@@ -225,8 +202,9 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
         present = [(i, value) for i, curve in enumerate(curves) for at, value in curve if at == step]
         texts = [f"{runs[i].name} {value:.4g}" if len(runs) > 1 else f"{value:.4g}" for i, value in present]
         title, url = f"step {step}: {', '.join(texts)}", f"{runs[present[0][0]].url}/rollouts?step={step}"
-        dots = [(i, y(value)) for i, value in present]
-        columns.append(StepColumn(x(step), round(left, 1), round(right - left, 1), title, url, dots))
+        dots = [(i, y(value)) for i, value in present]  # numbers of runs, and heights
+        area = {"x": x(step), "left": round(left, 1), "width": round(right - left, 1)}
+        columns.append({**area, "title": title, "url": url, "dots": dots})
     info = curve_info(key)
     return CurveChart(
         key=key,

@@ -147,31 +147,6 @@ def build_cell(column: TableColumn, value: Value) -> Cell:
     return Cell(flat, text, is_end_first=column.is_end_first)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptCell:
-    number: int
-    url: str
-    outcome: str
-    text: str
-    title: str
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TableLine:
-    label: str
-    url: str
-    attempts: Sequence[AttemptCell]
-    cells: Sequence[Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    column: TableColumn
-    url: str
-    order: str
-
-
 def rollouts_page(source: RunSource, params: QueryParams) -> Page:
     run, table, query = source.state(), source.table(), parse_query(params)
     search, scores = table.search, table.search.score_names()
@@ -224,7 +199,9 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
     return Page("rollouts.html", values, ("run", "found"), live="_rollouts.html", final=final)
 
 
-def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[TableColumn], tail: str) -> TableLine:
+def _row_line(
+    run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[TableColumn], tail: str
+) -> dict[str, object]:
     cells = [build_cell(column, column.combine(attempts)) for column in columns]
     first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
     return _line(run, str(first.row_index), first, attempts, cells, tail)
@@ -232,20 +209,20 @@ def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[
 
 def _line(
     run: RunState, label: str, first: RolloutLine, attempts: Sequence[RolloutLine], cells: Sequence[Cell], tail: str
-) -> TableLine:
+) -> dict[str, object]:
     links = [
-        AttemptCell(
-            rollout.attempt,
-            rollout_url(run, rollout.key, tail),
-            rollout.outcome,
-            _attempt_text(rollout),
-            _attempt_title(rollout),
-            rollout.fits,
-        )
+        {
+            "number": rollout.attempt,
+            "url": rollout_url(run, rollout.key, tail),
+            "outcome": rollout.outcome,
+            "text": _attempt_text(rollout),
+            "title": _attempt_title(rollout),
+            "fits": rollout.fits,
+        }
         for rollout in attempts
     ]
     label = f"{first.step}: {label}" if run.has_steps else label
-    return TableLine(label, rollout_url(run, first.key, tail), links, cells)
+    return {"label": label, "url": rollout_url(run, first.key, tail), "attempts": links, "cells": cells}
 
 
 def rollout_url(run: RunState, key: RolloutKey, tail: str = "") -> str:
@@ -270,13 +247,13 @@ def _attempt_title(rollout: RolloutLine) -> str:
     return f"attempt {rollout.attempt}: {rollout.outcome.replace('-', ' ')}{reason}"
 
 
-def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> Heading:
+def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> dict[str, object]:
     if not column.sort:
-        return Heading(column, "", "")
+        return {"column": column, "url": "", "order": ""}
     is_sorted = query.sort == column.sort
     direction = "up" if is_sorted and query.down else "down"
     order = ("descending" if query.down else "ascending") if is_sorted else ""
-    return Heading(column, params.link(sort=column.sort, dir=direction, at=None), order)
+    return {"column": column, "url": params.link(sort=column.sort, dir=direction, at=None), "order": order}
 
 
 def _choice_title(name: str, column: TableColumn) -> str:

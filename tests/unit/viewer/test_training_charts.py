@@ -24,8 +24,12 @@ def test_a_curve_and_the_values_of_its_steps() -> None:
     assert (group, chart.title, chart.first, chart.latest, chart.last_step) == ("Other", "loss", "2", "0", 5)
     assert chart.lines == [(0, "84.0,10.0 337.0,80.0 590.0,150.0", "")]
     assert chart.ticks == [(150.0, "0"), (80.0, "1"), (10.0, "2")]
-    assert [(column.title, column.url) for column in chart.columns][1] == ("step 3: 1", "/runs/a/rollouts?step=3")
-    assert [(column.left, column.width) for column in chart.columns] == [(84.0, 126.5), (210.5, 253.0), (463.5, 126.5)]
+    assert [(column["title"], column["url"]) for column in chart.columns][1] == ("step 3: 1", "/runs/a/rollouts?step=3")
+    assert [(column["left"], column["width"]) for column in chart.columns] == [
+        (84.0, 126.5),
+        (210.5, 253.0),
+        (463.5, 126.5),
+    ]
     assert chart.marks == [(337.0, "a-step-3")]
 
 
@@ -52,7 +56,7 @@ def test_charts_stand_in_groups_and_what_never_changes_is_folded_away() -> None:
     assert charts.constant == [("Forks", "0")]
     columns = charts.groups[0][1][0].columns
     assert len(columns) <= 120
-    assert columns[-1].title == "step 999: 999"
+    assert columns[-1]["title"] == "step 999: 999"
 
 
 def test_smoothing_keeps_the_points_behind_the_line() -> None:
