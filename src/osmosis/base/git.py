@@ -1,6 +1,5 @@
-"""Git as a process, with a chosen environment and without prompts. `users_environ` is the person's own, for their
-workspace; `sealed_environ`, for our bare repositories, has no configuration; `fetching_environ` keeps home, ssh agent
-and proxies. The last two run no hook, no `ext::` transport and no submodule. Errors contain no credential of a URL."""
+"""Run git as a process, without prompts and with a chosen environment: the person's own (`users_environ`), none
+(`sealed_environ`), or home, ssh agent and proxies (`fetching_environ`). The last two run no hook."""
 
 import os
 import re

@@ -1,8 +1,5 @@
-"""How this copy was installed, its wheel for other environments, and those that are cached. No hint names `osmosis-ai`
-on an index where this copy does not come from one: there the name may be another program's. A rollout's environment
-gets exactly the osmosis that runs here, zipped without a build backend and pinned by its content hash. The wheel
-requires only what the SDK and a rollout server import; the rest is behind extras. A user of an environment holds its
-lock and touches its marker, whose time is that of the last use; removal checks again under the lock."""
+"""Describe how this copy was installed, and build the wheel that a rollout's environment gets: exactly this code,
+pinned by its hash, requiring what the SDK and a rollout server import."""
 
 import base64
 import hashlib

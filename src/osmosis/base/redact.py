@@ -101,9 +101,8 @@ class Redactor:
         return value
 
     def files(self, folder: Path, parts: Sequence[str] = ()) -> int:
-        """Redact every file beneath `folder`/`parts`, and its name; return how many changed. Set-user-ID bits go, too.
-        Its writer may still be at work, so links and hard links are not followed. Packed files are not opened; a file
-        that cannot be read or written, or is larger than `LARGEST_FILE`, is logged and left."""
+        """Redact every file beneath `folder`/`parts`, and its name; return how many changed. Follows no link, as its
+        writer may still be at work; logs and leaves what is packed, unreadable or larger than `LARGEST_FILE`."""
         try:
             with folder_at(folder, parts) as opened:
                 return self._below(opened)

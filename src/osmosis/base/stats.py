@@ -86,9 +86,8 @@ class Tails(NamedTuple):
 
 
 class BoundedMean:
-    """The mean over all values of some rows, each value between `low` and `high`. `mid`: half of the chance of the very
-    sample seen counts (the mid-p of Lancaster 1961), which is less cautious: of differences -1, 0 and 1 it is the test
-    of Fagerland, Lydersen and Laake (2013)."""
+    """Infer the mean over all values of some rows, each value between `low` and `high`. With `mid` half of the chance
+    of the very sample seen counts (mid-p: Lancaster 1961; Fagerland, Lydersen and Laake 2013)."""
 
     def __init__(self, rows: Iterable[tuple[float, float]], low: float, high: float, *, mid: bool = False) -> None:
         if not low < high:

@@ -1,6 +1,5 @@
-"""Exports of a run, each in a process of its own, which reads the run's folder: a tool that hangs, crashes or imports
-slowly costs the run nothing. `python -m osmosis.bridges.export_process TOOL` takes an `ExportedRun` on stdin, whose end
-is the end of the run, and answers on stdout how far it came."""
+"""Export a run in a process of its own, so that a tool that hangs or crashes costs the run nothing. `python -m
+osmosis.bridges.export_process TOOL` takes an `ExportedRun` on stdin and answers on stdout how far it came."""
 
 import importlib
 import importlib.util

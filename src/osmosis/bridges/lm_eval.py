@@ -1,6 +1,5 @@
-"""Samples of lm-evaluation-harness: `samples_<task>_<time>.jsonl`, written with --log_samples. Read: documents,
-prompts, answers, every metric with a number for each sample; each filter is a run of its own. Not read: log-likelihoods
-of choices (kept in `info`)."""
+"""Samples of lm-evaluation-harness, as --log_samples writes them; each filter is a run of its own. Log-likelihoods of
+choices are not read, but kept in `info`."""
 
 import re
 from collections.abc import Iterator

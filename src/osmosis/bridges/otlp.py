@@ -1,7 +1,6 @@
-"""Rollouts as OpenTelemetry traces (conventions for generative AI): one trace a rollout, with an event for each score,
-and its model calls; messages only with `content`. Ids follow from the rollout's own, so that sending twice is once.
-Headers, encoding, and the endpoint when none is given, are the exporter's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`,
-`_HEADERS`, `_PROTOCOL`: `http/protobuf`, or `http/json` with the extra `otlp-json`)."""
+"""Rollouts as OpenTelemetry traces (conventions for generative AI), with an event for each score; messages only with
+`content`. Ids follow from the rollout's own, so sending twice is once. The exporter's own variables set endpoint,
+headers and encoding (`OTEL_EXPORTER_OTLP_*`; `http/json` needs the extra `otlp-json`)."""
 
 import hashlib
 import importlib

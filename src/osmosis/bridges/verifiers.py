@@ -1,6 +1,5 @@
-"""Results of verifiers: `traces.jsonl` of 0.4 (one episode a line) and `results.jsonl` of 0.3 and older. Read: tasks,
-rewards with their weights, metrics, conversations, usage, errors. Of an episode with several agents the first trainable
-one is the rollout. Not read: token ids, forks of a message graph beside its last leaf."""
+"""Results of verifiers: `traces.jsonl` of 0.4 (one episode a line) and `results.jsonl` of 0.3 and older. Of several
+agents the first trainable one is the rollout. Not read: token ids, forks beside the last leaf of a message graph."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -23,9 +23,8 @@ class DatasetRow(TypedDict, total=False):
 
 
 class DatasetReader:
-    """The rows of a file; `required` names the columns that must be non-blank text. `FileNotFoundError`,
-    `DatasetParseError` for another ending and for what cannot be read, `DatasetValidationError` for a row that breaks
-    these rules."""
+    """Reads the rows of a file; `required` columns must be non-blank text. Raises `FileNotFoundError`,
+    `DatasetParseError` for another ending or unreadable content, `DatasetValidationError` for a row."""
 
     def __init__(self, path: str | os.PathLike[str], *, required: tuple[str, ...] = REQUIRED_COLUMNS) -> None:
         self.path = Path(path)

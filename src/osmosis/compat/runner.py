@@ -76,9 +76,7 @@ async def close_client(client: object) -> None:
 
 
 class LocalRolloutRunner:
-    """Runs rows through an agent loop with a client such as `ExternalLLMClient`.
-
-    `debug` writes traces to `debug_dir`."""
+    """Runs rows through an agent loop with a client such as `ExternalLLMClient`; `debug` writes traces."""
 
     default_debug_dir = "./local_debug"
     default_prefix = "local"

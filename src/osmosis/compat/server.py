@@ -213,8 +213,7 @@ def create_app(
 ) -> FastAPI:
     """Return a FastAPI app that serves `agent_loop`. `max_concurrent` and `record_ttl_seconds` override `settings`
     (`ValueError` unless positive). `debug_dir` gets `<unix seconds>/<rollout_id>.jsonl` traces. `credentials`,
-    `server_host` and `server_port` together register the server. `on_startup` and `on_shutdown` are awaited around its
-    life."""
+    `server_host` and `server_port` together register the server."""
     registration = None
     if credentials is not None and server_host and server_port:
         registration = Registration(

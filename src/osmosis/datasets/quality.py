@@ -33,9 +33,8 @@ class Flaw:
 
 
 def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None) -> Iterator[Flaw]:
-    """Yield the flaws of these files, each against those before it; `examples` are few-shot prompts, by name. A row in
-    two files is a duplicate when the prompts differ in case and punctuation alone, an overlap by half of its
-    13-grams."""
+    """Yield the flaws of these files, each against those before it; `examples` are few-shot prompts, by name. Prompts
+    that differ in case and punctuation alone are duplicates, those that share half of their 13-grams overlap."""
     counts: Counter[int] = Counter()
     rows = 0
     for path in files:

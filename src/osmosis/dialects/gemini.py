@@ -1,6 +1,5 @@
-"""Google's generateContent: contents of parts, function calls as objects, thought signatures.
-https://ai.google.dev/api/generate-content. What it cannot say: tool arguments as the model spelled them, errors of
-tools, texts of system inside the conversation (they become the user's), files by name."""
+"""Google's generateContent (https://ai.google.dev/api/generate-content). It cannot say how the model spelled a tool's
+arguments, errors of tools, system texts inside the conversation (they become the user's), files by name."""
 
 import re
 

@@ -1,7 +1,5 @@
-"""The model of a job. One of the platform runs in a process of the trainer's environment, without network, lease or
-secret, and is started again when it dies; the hub's client runs here, and fetches only files that nothing runs. That of
-an evaluation is probed before any row is spent. Keys are arguments: this process's environment has none. If a deployed
-model is undeployed meanwhile, the job loads the same weights itself."""
+"""Open the model of a job. One of the platform runs in a process of the trainer's environment, without network, lease
+or secret, and is restarted when it dies; that of an evaluation is probed before any row is spent."""
 
 import asyncio
 import time

@@ -30,10 +30,9 @@ _JEFFREYS = 0.5
 
 
 def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float]:
-    """Return for each version the chance that it is the first one changed; equal names are equal code. The pass rates
-    before and after are integrated out with Jeffreys' prior, by row and together, half each. A version is measured
-    where the chance is nearest to one half (M. Horstein, IEEE Transactions on Information Theory 9, 1963; R. Waeber, P.
-    Frazier and S. Henderson, SIAM Journal on Control and Optimization 51, 2013)."""
+    """Return for each version the chance that it is the first one changed; equal names are equal code. Pass rates are
+    integrated out with Jeffreys' prior. Next is where the chance is nearest to one half (M. Horstein, IEEE Transactions
+    on Information Theory 9, 1963; R. Waeber et al., SIAM Journal on Control and Optimization 51, 2013)."""
     likelihoods = [-math.inf] * len(versions)
     for first in range(1, len(versions)):
         before, after = set(versions[:first]), set(versions[first:])

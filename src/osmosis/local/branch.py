@@ -1,6 +1,5 @@
-"""Continue a stored rollout from one of its steps. A branch is a run of its own, whose attempts are the continuations:
-the agent runs again with the recorded answers before the step, its tools run again, too, in a new sandbox, then the
-model answers. The search for the step at which a rollout was lost makes a branch at each step that it tries."""
+"""Continue a stored rollout from one of its steps, in a run of its own: the agent and its tools run again with the
+recorded answers before the step, then the model answers. A search for the fatal step makes many."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

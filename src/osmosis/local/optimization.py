@@ -1,6 +1,5 @@
-"""The search of `osmosis optimize`: GEPA chooses, a model rewrites texts, our engine runs and scores the candidates. It
-is deterministic but for its models, whose rollouts and answers are stored: run again, it goes on without paying twice.
-A candidate is a copy of the first one, the seed, so that edits during a search change nothing."""
+"""Search better texts for `osmosis optimize`: GEPA chooses, a model rewrites, our engine scores the candidates. What
+models answered is stored, so a search that runs again goes on without paying twice."""
 
 import asyncio
 import hashlib

@@ -1,6 +1,5 @@
-"""Agreement of a judge's verdicts with people's, by row. The interval of kappa, which is no mean, applies Gaffke's idea
-(`osmosis.base.stats`) to the four cells: the rows and one more, of the verdicts that would be worst for the bound, get
-random weights that add up to one."""
+"""Agreement of a judge's verdicts with people's, by row. The interval of kappa gives random weights to the rows and one
+more, of the verdicts worst for the bound (Gaffke's idea, `osmosis.base.stats`)."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence

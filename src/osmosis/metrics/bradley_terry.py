@@ -1,7 +1,6 @@
-"""Strengths of runs by which of their answers were preferred: the model of R. Bradley and M. Terry (Biometrika 39,
-1952), a tie as half a win. Each pair of runs has one tie more than was judged: a run that wins all is finite. A row is
-one observation. Intervals are by a bootstrap with random weights of the rows (D. Rubin, Annals of Statistics 9, 1981)
-and Gaffke's further row (`osmosis.base.stats`), which the run loses for the lower end and wins for the upper one."""
+"""Strengths of runs by which of their answers were preferred (R. Bradley and M. Terry, Biometrika 39, 1952), a tie as
+half a win. Each pair has one tie more than was judged, so that a run that wins all is finite. Intervals: bootstrap with
+random weights of the rows (D. Rubin, Annals of Statistics 9, 1981) and Gaffke's further row (`osmosis.base.stats`)."""
 
 import math
 from collections import Counter

@@ -1,7 +1,6 @@
-"""Two runs side by side, paired by row; attempts at a row are exchangeable. Rows that one side has no score for are
-left out; a second difference has failures as zeros, so that a run that crashes on hard rows does not look better, and
-the verdict looks at both, with the wider intervals that two looks need. What a model does on rows that it was trained
-on is no proof: it is better only if the other rows show that, too."""
+"""Compare two runs, paired by row; attempts at a row are exchangeable. The verdict looks at the scored rows and, with
+failures as zeros, at all, with the wider intervals that two looks need; rows that a model was trained on prove
+nothing."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields

@@ -1,7 +1,6 @@
-"""Questions about arms, answered while their runs grow. The chance of a false answer is distributed over the looks
-(alpha spending), and over the questions by Holm's procedure, which may be repeated at each look (Maurer and Bretz,
-Statistics in Biopharmaceutical Research 5, 2013). A question that the rest of the budget would hardly answer is given
-up, which only makes false answers rarer."""
+"""Answer questions about arms while their runs grow. The chance of a false answer is spent over the looks (alpha
+spending) and over the questions by Holm's procedure, repeated at each look (Maurer and Bretz, Statistics in
+Biopharmaceutical Research 5, 2013). A question that the budget would hardly answer is given up."""
 
 import math
 import random

@@ -1,8 +1,6 @@
-"""Find the step at which a rollout was lost, by continuations from its steps. From a step up to the fatal one, which is
-then answered anew, they succeed with one chance, from a later one with a lower chance. Neither is known: both are
-integrated out over a grid, with a prior for what is typical, far apart and the lower one near 0. The failure itself
-counts as a continuation after the last step. The next step to continue from is the one that is after the fatal step
-with a chance nearest to one half, as in `local.branch`."""
+"""Find the step at which a rollout was lost, by continuations from its steps: up to the fatal step they succeed with
+one chance, later with a lower one. Both chances are integrated out over a grid; the failure itself counts as a
+continuation after the last step. Next comes the step that is after the fatal one with a chance nearest to one half."""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -29,9 +29,8 @@ def bounded_interval(
 def bounds_of(
     extremes: Bounds, declared: Bounds | None, scored: Sequence[float], rows: int
 ) -> tuple[Bounds | None, bool]:
-    """Return the bounds that an interval uses, None for no interval, and whether they are known: declared, or 0 and 1
-    when every value is one of them and some are 0 (only ones may be of a reward of -1 and 1). Others are assumed: that
-    far beyond the extremes seen, a failure as 0, from 20 rows on."""
+    """Return the bounds that an interval uses (None: no interval), and whether they are known: declared, or 0 and 1
+    when every value is one of them and some are 0. Others are assumed beyond the extremes seen, from 20 rows on."""
     if declared is not None and (scale := scale_of(extremes, declared)) is not None:
         return scale, True
     if all(value in (0.0, 1.0) for value in scored):

@@ -180,10 +180,8 @@ def predicted(values: Sequence[float], left: int, attempts: int) -> tuple[float,
 def predicted_time(
     durations: Sequence[float], left: int, concurrency: int, attempts: int
 ) -> tuple[float, Interval | None]:
-    """Return when the last of the rollouts ends, `concurrency` of them at once, and its prediction interval. That is no
-    sooner than the work shared out evenly, and later by less than one rollout (R. Graham, "Bounds on multiprocessing
-    timing anomalies", SIAM Journal on Applied Mathematics 17, 1969). The estimate draws the durations from the
-    pilot's."""
+    """Return when the last of the rollouts ends, `concurrency` of them at once, and its prediction interval, bounded by
+    R. Graham, SIAM Journal on Applied Mathematics 17, 1969. Durations are drawn from the pilot's."""
     lanes = max(1, min(concurrency, left or 1))
     work, interval = predicted([duration / lanes for duration in durations], left, attempts)
     if lanes == 1 or not durations:

@@ -1,7 +1,6 @@
-"""The mean score that people would give, from their labels of some rows and a judge's scores of all: the
-prediction-powered mean with power tuning (PPI++: Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453). Its interval
-joins those of its two parts, which are of different rows (Zou and Donner 2008), each of them Gaffke's with mid-p: never
-a point, however well judge and people agree. The labelled rows have to be a random sample."""
+"""The mean score that people would give, from their labels of some rows, drawn at random, and a judge's scores of all:
+PPI++ with power tuning (Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453). Its interval joins Gaffke's intervals of
+its two parts, with mid-p (Zou and Donner 2008)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

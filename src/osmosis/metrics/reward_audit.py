@@ -1,8 +1,6 @@
-"""Find rewards that can be had for nothing. A reward scores two kinds of answer, made of a dataset's rows: forms of the
-ground truth (bare, in a sentence, boxed, ...), and worthless answers (empty, a constant, another row's truth, the
-prompt, praise for the judge, ...), which have to earn nothing. On the scale of the shares 0 is what the least of the
-worthless answers earns, 1 what the best form of the truth earns. The reward may be a judge that wavers: whatever seems
-to be free is scored again, and it is an error only where the new scores show it. Calls nothing."""
+"""Find rewards that can be had for nothing: score forms of each row's ground truth (bare, in a sentence, boxed, ...)
+and worthless answers (empty, another row's truth, the prompt, praise for the judge, ...), which have to earn nothing.
+What seems free is scored again, because a judge may waver. Calls nothing."""
 
 import re
 from collections import Counter

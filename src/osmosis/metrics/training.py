@@ -151,9 +151,8 @@ def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Finding
 
 
 def signal_of(groups: Sequence[Sequence[float]], size: int) -> tuple[float | None, Interval | None]:
-    """Return the share of groups of `size` attempts with different rewards, and bounds: fewer attempts differ less
-    often, at most in the ratio of their numbers, and the rate of the commonest reward bounds it, too. With fewer
-    attempts than a group, the estimate takes a beta distribution of the rows' rates."""
+    """Return the share of groups of `size` attempts with different rewards, and bounds. With fewer attempts than a
+    group, the estimate takes a beta distribution of the rows' rates."""
     groups, size = [group for group in groups if group], max(2, size)
     if len(groups) < 2:
         return None, None

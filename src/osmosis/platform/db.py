@@ -175,9 +175,8 @@ class Database:
             yield session
 
     def migrate(self, revision: str = HEAD) -> None:
-        """Bring the tables to this revision, or an empty database to an earlier one. Safe when several processes start
-        at once. Raise Conflict, and change nothing, for a database that this version cannot read or whose rows would
-        not fit."""
+        """Bring the tables to this revision; safe when several processes start at once. Raise Conflict, and change
+        nothing, for a database that this version cannot read or whose rows would not fit."""
         current = self.revision()
         if current == revision:
             return

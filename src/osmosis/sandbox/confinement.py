@@ -1,5 +1,4 @@
-"""The system call filter of sandboxed processes, as a BPF program: it refuses what the whole machine shares, what
-reaches other processes, and ways into the kernel. Numbers: the kernel's `asm/unistd_64.h` and
+"""The system call filter of sandboxed processes, as a BPF program. Numbers: the kernel's `asm/unistd_64.h` and
 `asm-generic/unistd.h`."""
 
 import base64

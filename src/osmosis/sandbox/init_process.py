@@ -1,6 +1,5 @@
-"""Run a command whose end is the end of all it started: `python -I -S init_process.py <fd> <rules> <command>`. Orphans
-become children of this process, which ends them when the command has ended or the pipe `fd` is closed. With `rules` (a
-descriptor, or `-`) Landlock and a system call filter confine the command. Imports nothing of ours."""
+"""Run a command and end all that it started: `python -I -S init_process.py <fd> <rules> <command>`, over when the
+command ends or the pipe `fd` closes. `rules` (a descriptor, or `-`) confine it. Imports nothing of ours."""
 
 import base64
 import contextlib

@@ -1,6 +1,5 @@
-"""Start a sandboxed process: prepare it, let the caller start it, then set limits and network and let it run. A sandbox
-waits before its first instruction until its limits are set and its network works. The caller starts the process itself,
-from a thread that lives as long: bubblewrap ends with the thread that started it."""
+"""Start a sandboxed process. It waits before its first instruction until its limits are set and its network works. The
+caller starts it from a thread that lives as long, because bubblewrap ends with that thread."""
 
 import contextlib
 import json

@@ -1,6 +1,5 @@
-"""Namespaces: what this machine can enforce, tried because a program that is installed may still be forbidden, and
-the arguments of bubblewrap, also for `own_namespaces`. All but `/tmp` and `write` is read-only. They go through a
-descriptor, so that no value of an environment variable is on a command line."""
+"""Try which namespaces this machine can have, and write bubblewrap's arguments, which go through a descriptor, so that
+no variable's value is on a command line. All but `/tmp` and `write` is read-only."""
 
 import ctypes
 import functools

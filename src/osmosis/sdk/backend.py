@@ -224,9 +224,8 @@ class GraderRunner:
 
 
 class LocalBackend:
-    """Runs rollouts in this process, at most `max_concurrent` at once: the config's limit, 4 without a config, None =
-    no limit. Each gets a new instance of `workflow` and `grader`, classes or `"module:Class"`. Waiting for a slot does
-    not count against a rollout's time limits."""
+    """Runs rollouts in this process, at most `max_concurrent` at once (the config's limit, else 4; None: no limit),
+    each with a new `workflow` and `grader`, classes or `"module:Class"`. No time limit counts the wait for a slot."""
 
     def __init__(
         self,

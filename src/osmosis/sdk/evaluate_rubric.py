@@ -100,9 +100,8 @@ def judge_solution(
     timeout: float | None = None,
     system_prompt: str | None = None,
 ) -> "RubricResult":
-    """Run generation 0.3's `evaluate_rubric`, the judge by one name (`provider/model`, or a known family; others are
-    LiteLLM's). In a coroutine it returns at once: `await` the result. Everywhere else it blocks until the judgement is
-    there."""
+    """Run generation 0.3's `evaluate_rubric`, the judge by one name (`provider/model`, or LiteLLM's). In a coroutine it
+    returns at once, to be awaited; everywhere else it blocks."""
     info: JsonObject = dict(info_of(model))
     if api_key:
         info["api_key"] = api_key

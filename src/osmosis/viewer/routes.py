@@ -1,6 +1,5 @@
-"""The pages of runs by their addresses, and their forms: one table for every server that shows runs, and for the
-export, which writes them as files without what needs a server (search, forms). An address that ends in `.json` is the
-record of the page without it."""
+"""The pages of runs by their addresses, and their forms, for every server that shows runs and for the export as files.
+An address that ends in `.json` is the record of the page without it."""
 
 import hashlib
 import html

@@ -1,8 +1,6 @@
-"""The trainer's own environment: torch and its libraries, created by uv once for a machine. It is resolved first, so
-that the log names torch and the download size before anything is fetched, and installed from that lock. osmosis is not
-in it: its code comes by PYTHONPATH, so a new version needs no new environment. A machine without a GPU gets the CPU
-build (the other one is gigabytes of CUDA): from `--find-links` of pip's settings, which uv does not read by itself,
-else from PyTorch's own index. Never imports torch, and never downloads a Python."""
+"""Create the trainer's environment, torch and its libraries, by uv once for a machine, installed from a lock that names
+the download's size first. A machine without a GPU gets the CPU build. osmosis comes by PYTHONPATH, so a new version
+needs no new environment."""
 
 import asyncio
 import hashlib

@@ -1,6 +1,5 @@
-"""`git http-backend` as a CGI program behind ASGI: request body in, response out, both streamed. Knows no users or
-repositories. Everything is limited (processes, request bytes, header bytes, idle time, total time); a client that goes
-away takes its processes with it."""
+"""Run `git http-backend` as a CGI program behind ASGI, both directions streamed. Processes, bytes, idle and total time
+are limited; a client that goes away takes its processes with it."""
 
 import asyncio
 import contextlib

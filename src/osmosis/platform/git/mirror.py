@@ -1,6 +1,5 @@
-"""A repository's folder, and the remotes that it may be fetched from. Every function starts git, so no session is open;
-what was synced once stays reachable. Names are resolved here, every address is checked, git connects to these alone and
-follows no redirect. A workspace's secret is in no command line, URL or log."""
+"""Fetch a repository into its folder: names are resolved here, every address is checked, git connects to these alone
+and follows no redirect. No secret is in a command line, URL or log. Each function starts git, so no session is open."""
 
 import base64
 import contextlib

@@ -1,6 +1,5 @@
-"""Quotas of a workspace, set by an operator. Datasets and bytes are checked before an upload. What is in flight is
-checked by `scheduling.queue.within_quota`: a run beyond the quota waits, and only one that could never start is
-refused."""
+"""Quotas of a workspace, set by an operator and checked before an upload. A run beyond them waits
+(`scheduling.queue.within_quota`); only one that could never start is refused."""
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session

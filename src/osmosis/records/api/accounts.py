@@ -1,6 +1,5 @@
-"""People, members, tokens and quotas, and the table of roles and actions for services, pages and the git host. Each
-role may do what those before it may. Actions outside of a workspace (people, quotas, this machine) are for operators
-only."""
+"""People, members, tokens and quotas, and the roles with their actions; each role may do what those before it may.
+Actions outside of a workspace are for operators."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args

@@ -1,7 +1,4 @@
-"""`[advanced]` of a config.
-
-Unknown keys are kept, because files travel between versions: the command line sends them with a warning, and a run
-refuses the config."""
+"""`[advanced]` of a config. Of unknown keys, in files of other versions, the command line warns; a run refuses them."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
-"""TOML configs of a workspace as types: `configs/eval/*.toml`, `configs/training/*.toml`.
-
-The same classes check a file before submit, a request on the platform and the plan of a job. Every rule is here: on its
-field, or in `across` for several keys."""
+"""`configs/eval/*.toml` and `configs/training/*.toml` as types, which check a file, a request and a job's plan alike.
+Every rule is here: on its field, or in `across` for several keys."""
 
 from __future__ import annotations
 

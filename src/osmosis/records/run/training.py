@@ -53,12 +53,9 @@ class TrainingPlan:
 def plan_training(
     config: TrainingConfig, rows: Sequence[int], *, sizes: Sequence[int] = (), examples: int = 0
 ) -> TrainingPlan:
-    """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out. An epoch has
-    as many rows as the datasets have for training; a mixture draws them by weight, from some more than once.
-
-    `sizes`: of several environments, the number of rows of each.
-    `examples`: number of rollouts (`method = "sft"`) or pairs of them (`"dpo"`) to learn from; the rows are then for
-    validation only."""
+    """Apply `config` to the selected `rows`, in whole batches: the rest of an epoch is left out. `sizes`: of several
+    environments, the number of rows of each, drawn by weight. `examples`: number of rollouts (`"sft"`) or pairs
+    (`"dpo"`) to learn from; the rows are then for validation only."""
     options, advanced = config.training, config.advanced
     environments = list(_split(config, rows, sizes))
     training, held_out, test = (

@@ -1,6 +1,5 @@
 """Environments of other packages as an agent with its grader and its rows. Options follow the name as in a URL:
-`reasoning-gym:chain_sum?size=50&seed=1`. A module for each package, which is imported here when it is named, turns its
-tasks into rows and its rollout into a workflow."""
+`reasoning-gym:chain_sum?size=50&seed=1`. Each package's module is imported when it is named."""
 
 import importlib
 import json

@@ -1,6 +1,5 @@
-"""`a2a:URL`: an agent elsewhere, by the URL of its agent card; the rows are one's own. Options: `key_env` names the
-variable of a bearer token, `user` is the model of the people that rows describe (`user`: what `SimulatedUser` takes).
-The agent brings its own model, so `--model` is not needed."""
+"""`a2a:URL`: an agent elsewhere, which brings its own model, by the URL of its agent card. Options: `key_env` names the
+variable of a bearer token, `user` is the model of the people that rows describe (`SimulatedUser`)."""
 
 # a2a-sdk is in the agent's environment, never where the checker runs.
 # mypy: disable-error-code="import-not-found,misc"

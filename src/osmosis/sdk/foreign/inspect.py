@@ -1,8 +1,7 @@
 """`inspect:FILE.py@task?option=value`, or an installed `inspect:PACKAGE/task`: options are the task's arguments, but
-for `score` (which score is the reward) and `grader` (the judge's model). inspect runs solver, tools and scorer; its
-model is the rollout's own endpoint. A process runs one evaluation of inspect at a time, so each rollout is a sample
-that is added to one, and a further attempt at a row is a further epoch. Refused by name: tasks without a fixed dataset,
-scorers that ask the model that is evaluated."""
+for `score` (which score is the reward) and `grader` (the judge's model). inspect runs solver, tools and scorer on the
+rollout's own endpoint. A process has one evaluation of inspect, to which each rollout adds a sample. Refused by name:
+tasks without a fixed dataset, scorers that ask the model that is evaluated."""
 
 # inspect_ai is in the rollout's environment, never where the checker runs.
 # mypy: disable-error-code="import-not-found,misc,no-any-return,untyped-decorator"

@@ -1,8 +1,7 @@
-"""`openenv:URL?size=100&seed=0`, or `openenv:FOLDER` with an openenv.yaml, which is served by a process beside this.
-Each rollout is a session: `reset` with the row's seed, then an action for each turn of the model. The environment's MCP
-tools are the model's tools; without any, an action that is one text is the model's answer, and any other is the tool
-`step`. The reward is the sum of the steps' rewards (`reward=last`: the last one). `turns` limits the answers (20),
-`prompt` says what to do."""
+"""`openenv:URL?size=100&seed=0`, or `openenv:FOLDER` with an openenv.yaml, which is then served here. A rollout is a
+session: `reset` with the row's seed, an action for each turn. The environment's MCP tools are the model's, else its
+action: one text is the answer, any other the tool `step`. The reward is the sum of the steps' (`reward=last`: the
+last); `turns` limits the answers (20), `prompt` says what to do."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,5 @@
-"""Answers of the very module that is being trained: transformers' continuous batching, paused while the weights change.
-A prompt that does not fit is refused before the cache, where it would hang every request after it. Tokens are drawn
-here (`_draw`), by weights, prompt and seed alone. Private names of transformers are all in this file."""
+"""Answer with the module that is being trained, by transformers' continuous batching, paused while the weights change.
+Tokens are drawn here, by weights, prompt and seed alone. Private names of transformers are all in this file."""
 
 import asyncio
 import contextlib
