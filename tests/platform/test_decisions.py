@@ -25,9 +25,9 @@ def decider(ready: Site) -> Site:
     return ready
 
 
-def ask(site: Site, margin: float = 0.1, expect: int = 200, **limits: Any) -> Any:
+def ask(site: Site, margin: float = 0.1, expect: int = 200, name: str = "d", **limits: Any) -> Any:
     study = {
-        "name": "d",
+        "name": name,
         "questions": [{"left": "off", "right": "on", "margin": margin}],
         "arms": {"on": {"env.TOOLS": "on"}, "off": {"env.TOOLS": "off"}},
         "limits": limits,
@@ -104,6 +104,19 @@ def test_looks_are_runs_of_one_commit_until_the_answer(decider: Site) -> None:
     for text in ("off &gt;= on - 0.1", "-0.429", ">part2<", "of at most 80", "env.TOOLS", "not needed", "forest"):
         assert text in page
     assert decider.http.get(f"/decisions/{decided['id']}.json").json()["spent"]["rollouts"] == 56
+
+
+def test_rows_that_earlier_runs_settled_come_less_often(decider: Site) -> None:
+    ask(decider)
+    for _ in range(8):
+        decisions.advance_all(decider.platform)
+        end(decider, off=0.5)
+    settled = {
+        row for run in runs(decider) if run.config["env"]["TOOLS"] == "on" for row in run.rows[: len(run.rows) // 2]
+    }
+    again = ask(decider, name="e")
+    assert set(again["study"]["settled"]) == settled
+    assert state(decider)["study"]["settled"] == []
 
 
 def test_a_lost_run_stops_it_and_the_same_command_goes_on(decider: Site) -> None:

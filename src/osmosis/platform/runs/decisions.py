@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.metrics import decide as studies
+from osmosis.metrics.planning import scores_by_row
 from osmosis.platform import Platform, tables
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.runs import lifecycle, rollouts, submit, views
@@ -85,6 +86,7 @@ def begin(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, b
     code = next(iter(orders.values())).code
     with platform.db.read() as session:
         dataset = datasets.find(session, workspace, names.pop())
+        history = _list_history(session, workspace, dataset.sha256)
     total = dataset.row_count or 0
     rows, aside = list(range(min(total, body.study.limits.limit or total))), code.quarantine.of([dataset.name]).active
     if aside:
@@ -93,7 +95,7 @@ def begin(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, b
     draft = body.study.model_copy(update={"facts": {**body.study.facts, DATASET: dataset.sha256}})
     study = studies.begin_study(draft, rows)
     decision = tables.Decision(workspace_id=workspace.id, creator_id=actor.user.id, name=study.name)
-    decision.study, decision.awaited = studies.settle_rows(study, []).to_dict(), []
+    decision.study, decision.awaited = studies.settle_rows(study, history).to_dict(), []
     decision.configs, decision.run_ids = {}, {name: [] for name in study.runs.values()}
     for arm, name in study.runs.items():
         lifecycle.parse_name(f"{name}--part99")
@@ -105,6 +107,16 @@ def begin(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, b
     with platform.db.write() as session:
         session.add(decision)
         _switch(session, actor, decision, "running")
+
+
+def _list_history(session: Session, workspace: tables.Workspace, sha256: str | None) -> list[studies.PastRun]:
+    query = sa.select(tables.Run).filter_by(workspace_id=workspace.id, kind="eval", dataset_sha256=sha256)
+    newest = query.where(tables.Run.completed_at.is_not(None)).order_by(tables.Run.created_at.desc())
+    source = DatabaseSource(session, {run.id: [run] for run in session.scalars(newest.limit(studies.HISTORY))})
+    return [
+        (scores_by_row(source.rollouts(id_), source.score_facts(id_)[0]), run.config["evaluation"]["pass_threshold"])
+        for id_, (run,) in source.runs.items()
+    ]
 
 
 def _switch(session: Session, actor: audit.Actor | None, row: tables.Decision, status: str, text: str = "") -> None:
