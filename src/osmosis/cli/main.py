@@ -53,7 +53,7 @@ On this machine, without a workspace:
         "delete": _at("eval.runs:EVAL.delete", "Delete a run and everything it produced"),
         "download": _at("eval.runs:download", "Download the metrics and conversations of a run"),
         "run": _at("eval.run:run", "Run a config, a set or an agent on this machine"),
-        "resume": _at("eval.replay:resume", "Resume a run: what is missing, or what failed"),
+        "resume": _at("eval.resume:resume", "Resume a run: what is missing, or what failed"),
         "regrade": _at("eval.replay:regrade", "Score a local run again, without model calls"),
         "compare": _at("eval.compare:compare", "Compare runs row by row"),
         "plan": _at("eval.sample_size:plan", "Plan how many rows and attempts show a difference"),
