@@ -54,7 +54,7 @@ On this machine, without a workspace:
         "download": _at("eval.runs:download", "Download the metrics and conversations of a run"),
         "run": _at("eval.run:run", "Run a config, a set or an agent on this machine"),
         "resume": _at("eval.resume:resume", "Resume a run: what is missing, or what failed"),
-        "regrade": _at("eval.replay:regrade", "Score a local run again, without model calls"),
+        "regrade": _at("eval.resume:regrade", "Score a local run again, without model calls"),
         "compare": _at("eval.compare:compare", "Compare runs row by row"),
         "plan": _at("eval.sample_size:plan", "Plan how many rows and attempts show a difference"),
         "decide": _at("eval.decide:decide", "Answer questions about models and arms with few rollouts"),
