@@ -15,7 +15,6 @@ import pytest
 
 from osmosis import AgentWorkflow, AgentWorkflowConfig, HarborBackend
 from osmosis.records.protocol.messages import RolloutInit
-from osmosis.sdk.harbor.backend import read_messages
 from osmosis.sdk.harbor.entrypoint import check, load_config
 from osmosis.sdk.harbor.handoff import (
     PROTOCOL,
@@ -32,6 +31,7 @@ from osmosis.sdk.harbor.handoff import (
     patch_dockerfile,
     requirements,
 )
+from osmosis.sdk.harbor.results import read_messages
 from osmosis.sdk.harbor.trials import Tasks, copy_task, from_row, has_tests, put_row, under_task
 
 SYSTEM = {"role": "system", "content": "Be brief."}
