@@ -14,7 +14,7 @@ import openai
 import pytest
 from yarl import URL
 
-from osmosis.compat.server import LoopBackend
+from osmosis.compat.loop_backend import LoopBackend
 from osmosis.engine.agent import Agent
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.scoring import FunctionScorer
