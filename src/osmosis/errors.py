@@ -31,8 +31,7 @@ class OsmosisError(Exception):
 
 
 class ValidationError(OsmosisError):
-    """The input is wrong; `issues` lists every problem: `{"key", "message"}`, optionally `"where"` and
-    `"key_correction"`."""
+    """The input is wrong; `issues` lists every problem: `{"key", "message"}`, maybe `"where"`, `"key_correction"`."""
 
     code = "VALIDATION"
     http_status = 400

@@ -151,8 +151,7 @@ _DATABASES = ("database or disk is full", "no space left on device", "could not 
 
 
 def find_full_disk(problem: BaseException, *, where: str) -> DiskFull | None:
-    """Return the error to show if a full disk, quota or file-size limit caused `problem`, however deeply wrapped; else
-    None. `where` names the machine."""
+    """Return the error to show if a full disk, quota or file-size limit of `where` caused `problem`; else None."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:

@@ -1,5 +1,4 @@
-"""Test runs of DeepEval: a file of DEEPEVAL_RESULTS_FOLDER, or `.deepeval/.latest_test_run.json`. Read: test cases and
-conversational ones, metrics with threshold, reason and cost."""
+"""Test runs of DeepEval: a file of DEEPEVAL_RESULTS_FOLDER, or `.deepeval/.latest_test_run.json`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""The records of a run, read from its folder while it is written: the run waits for no exporter, and what a tool has
-not taken yet is on the disk, not in memory."""
+"""Read the records of a run from its folder while it is written: the run waits for no exporter."""
 
 import os
 import sys

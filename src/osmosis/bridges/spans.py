@@ -1,5 +1,4 @@
-"""Spans of OTLP traces and the messages in them, by OpenTelemetry's conventions for generative AI. Anybody may have
-written a trace: what has another form is passed over."""
+"""Spans of OTLP traces and the messages in them, by the conventions for generative AI; other forms are passed over."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Datasets, models and imported runs, and their transfer to and from presigned URLs: streamed, retried, and https
-except on loopback or at the platform."""
+"""Transfer datasets, models and imported runs by presigned URLs: streamed, retried, beyond this machine by https."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

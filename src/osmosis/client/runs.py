@@ -89,8 +89,7 @@ class Runs(Section):
         self._call("DELETE", self._path(name, f"share-links/{link_id}"))
 
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
-        """Return one page, oldest first within it. Without a cursor: the last lines, or with `newer` the first ones.
-        `next_cursor` goes on in that direction."""
+        """Return a page of lines, oldest first: without a cursor the last ones, or with `newer` the first ones."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._get(LogPage, name, "logs", params)
 
@@ -130,8 +129,7 @@ class EvalRuns(Runs):
     figures = run_api.EvalMetrics
 
     def retry(self, name: str, request: run_api.RetryRun) -> run_api.RetriedRun:
-        """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
-        when the run has spent its budget and no larger one is given."""
+        """Retry failed and skipped rollouts. Raise NothingToRetry, or Conflict when the budget is spent."""
         return self._read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
 
     def rollouts(

@@ -1,5 +1,4 @@
-"""Read `.jsonl .json .csv .parquet` row by row, in bounded memory, with line numbers. Unreadable content is a
-`RowFault` in the row's place."""
+"""Read `.jsonl .json .csv .parquet` row by row, in bounded memory; what is unreadable is a `RowFault` in its place."""
 
 import csv
 import io

@@ -1,5 +1,4 @@
-"""The inputs of a result as four hashes (agent code, row, sampling, score functions), by which a resume decides what to
-run again; and the provenance of a run, which decides nothing."""
+"""Hash the inputs of a result, by which a resume decides what to run again; describe where a run comes from."""
 
 import functools
 import hashlib

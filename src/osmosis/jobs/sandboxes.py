@@ -1,5 +1,4 @@
-"""The sandboxes of a job's processes: files of its run, programs of this machine, package indexes through a proxy, and
-endpoints that the operator allows."""
+"""The sandboxes of a job's processes: its files, this machine's programs, package indexes and allowed endpoints."""
 
 import asyncio
 import base64

@@ -197,8 +197,7 @@ class _Search:
         self.say(f"{commit.commit[:10]} {commit.subject}: {result}")
 
     def check_ends(self, budget: int) -> None:
-        """Measure both ends, with twice the attempts each time; raise ValidationError unless the last is clearly
-        worse."""
+        """Measure both ends, each time twice as often; raise ValidationError unless the last is clearly worse."""
         most = max(self.step, budget // 4 // len(self.rows))
         looks = [self.step * 2**i for i in range(most.bit_length()) if self.step * 2**i < most] + [most]
         verdict, p_value = "no clear difference", None

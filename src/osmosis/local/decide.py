@@ -216,8 +216,7 @@ _UNSAVED = ("api_key", "confirm", "watcher", "secrets")
 
 
 def _describe(keywords: Keywords, objects: list[object]) -> JsonObject:
-    """Return the keywords as JSON, without keys and callbacks: what the answers depend on. `objects` collects what has
-    no JSON, and tells apart two objects of one name."""
+    """Return as JSON what the answers depend on; `objects` collects what has no JSON."""
 
     def describe(value: object) -> object:
         if isinstance(value, Record):

@@ -1,5 +1,4 @@
-"""The database: SQLite (WAL, `BEGIN IMMEDIATE` for writers, so that a busy one waits) or Postgres by URL. No session is
-open during network or process work."""
+"""The database: SQLite (WAL, `BEGIN IMMEDIATE`) or Postgres by URL. No session is open during network work."""
 
 import json
 import threading

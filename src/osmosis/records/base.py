@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 class Record(BaseModel):
-    """A typed value that moves between layers. Unknown keys are ignored, so that older readers accept newer writers;
-    numbers are finite."""
+    """A typed value that moves between layers. Unknown keys are ignored: older readers accept newer writers."""
 
     # Deferred: a command builds the schemas of the records it uses, not of all that its imports bring along.
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())

@@ -1,5 +1,4 @@
-"""Sandboxed processes: one that runs to its end, one that lives on, and a reader of ours that parses foreign bytes,
-JSON in and out (`base.processes.reader_main`)."""
+"""Sandboxed processes: one that runs to its end, one that lives on, and a reader that parses foreign bytes."""
 
 import asyncio
 import contextlib

@@ -157,8 +157,7 @@ class PendingRubricResult(RubricResult):
 
 
 class _BackgroundLoop:
-    """One event loop in a daemon thread for blocking callers: clients keep their connections between calls, and a
-    caller that is itself inside a running loop can still wait."""
+    """One event loop in a daemon thread, for blocking callers and for those inside a running loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -66,8 +66,7 @@ changed_prompts: ContextVar[Mapping[str, str] | None] = ContextVar("changed_prom
 
 
 class Prompts(Mapping[str, str]):
-    """The texts of a folder by name, without the blank lines around them; read from disk each time. A variable
-    `PROMPT_NAME` puts the text that it names in the place of that name's."""
+    """The texts of a folder by name, read each time. A variable `PROMPT_NAME` names another text for that name."""
 
     def __init__(self, agent: type | None = None) -> None:
         self._agent = agent

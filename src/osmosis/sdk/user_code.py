@@ -178,8 +178,7 @@ async def run_main(work: Awaitable[T]) -> T:
 
 
 class _DaemonThreads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`; its usual executor is joined at exit, so that one hanging function would hold
-    the process for ever."""
+    """The threads of `asyncio.to_thread`, which a hanging function does not keep from ending with the process."""
 
     def __init__(self) -> None:
         super().__init__(1)

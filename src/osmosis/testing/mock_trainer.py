@@ -1,5 +1,4 @@
-"""A trainer for a unit test, whose policy is a fixed rule: ask for `add` when the user wants arithmetic, then finish.
-Token ids are the positions of characters."""
+"""A trainer for a unit test: it asks for `add` when the user wants arithmetic, then finishes."""
 
 import threading
 import time

@@ -319,8 +319,7 @@ class Collector:
 
 
 def _step_plan(plan: EvalPlan, rows: Sequence[int], samples: int) -> EvalPlan:
-    """Return the plan of these rows, without a limit of failures in a row. All rollouts of a step run at once, and
-    those that overrun their time all end at the same moment."""
+    """Return the plan of these rows: all rollouts of a step at once, without a limit of failures in a row."""
     count = len(rows) * samples
     return plan.model_copy(
         update={

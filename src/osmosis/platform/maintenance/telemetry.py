@@ -1,5 +1,4 @@
-"""Log lines, and `/metrics` for Prometheus without person, run or path; the database is read on request, for every
-process alike."""
+"""Log lines, and `/metrics` for Prometheus, read from the database, without person, run or path."""
 
 import json
 import logging

@@ -1,5 +1,4 @@
-"""The model store of a workspace: uploaded base models, and checkpoints in the folders of their runs, which stay while
-they are deployed or merged."""
+"""The model store of a workspace: uploaded base models, and checkpoints in the folders of their runs."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Links with which anybody may read one run until they expire; revoking one deletes it. Only the hash of its token is
-stored."""
+"""Links by which anybody may read one run until they expire or are revoked. Only the hash of a token is stored."""
 
 import secrets
 from datetime import timedelta

@@ -1,5 +1,4 @@
-"""Routes of jobs and workers. A job's bearer is its lease; one that is no longer current gets 409 LEASE_LOST and stores
-nothing."""
+"""Routes of jobs and workers. A job's bearer is its lease; one that is not current gets 409 LEASE_LOST."""
 
 from typing import Annotated
 

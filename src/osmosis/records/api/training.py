@@ -112,8 +112,7 @@ class CheckedEnvironment(Body):
 
 
 class TrainingCheck(Body):
-    """`POST training-runs/check`: what a config amounts to, and what an evaluation predicts. Shares are of rollouts;
-    `no_signal` is of rows."""
+    """`POST training-runs/check`: what a config amounts to. Shares are of rollouts; `no_signal` is of rows."""
 
     eval_run: str | None = None
     """The evaluation that was read; None when there is none of this rollout and dataset."""

@@ -1,5 +1,4 @@
-"""Messages of the remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling). Unknown keys are ignored;
-numbers are finite."""
+"""Messages of the remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling); unknown keys are ignored."""
 
 import re
 from enum import Enum

@@ -36,8 +36,7 @@ CARD_S, POLL_S = 30.0, 1.0
 
 
 class RemoteAgent:
-    """One conversation with an agent over A2A, as a part of a workflow: `async with RemoteAgent(url) as agent`, then
-    `await user.talk(ctx.prompt, agent.answer)`."""
+    """One conversation with an agent over A2A: `async with RemoteAgent(url) as agent`."""
 
     def __init__(self, url: str, *, key_env: str = "", timeout_s: float = 600.0) -> None:
         self._url, self._key_env, self._timeout_s = url, key_env, timeout_s
@@ -56,8 +55,7 @@ class RemoteAgent:
         await self._http.aclose()
 
     async def answer(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Send what was said since its last answer; return its next one. Raise `ModelError` when it cannot be reached,
-        `RuntimeError` when it gave up."""
+        """Send what was said since its last answer; return its next one. Raise `ModelError` or `RuntimeError`."""
         last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
         parts = [new_text_part(text_of(message)) for message in messages[last + 1 :]]
         ids = {"context_id": self._context_id, "task_id": self._task_id}

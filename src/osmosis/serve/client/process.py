@@ -1,5 +1,4 @@
-"""A rollout server as a process in a sandbox on a free port; everything it started ends with it, nothing is
-restarted."""
+"""Run a rollout server in a sandbox on a free port; everything it started ends with it, nothing is restarted."""
 
 import asyncio
 import socket

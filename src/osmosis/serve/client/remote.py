@@ -1,5 +1,4 @@
-"""A rollout server as the engine's agent: one task in, one `Rollout` out, whatever happens on the other side. A dead
-server ends all waiting at once, a silent one is bounded."""
+"""Run tasks on a rollout server: one task in, one `Rollout` out. A dead server ends all waiting at once."""
 
 import asyncio
 import socket
@@ -267,8 +266,7 @@ class RolloutTimeLimits:
     async def wait_for(
         self, run: asyncio.Task[protocols.ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
     ) -> Limit | None:
-        """Wait; return which limit passed, if any. `agent_runs` (False: done, None: not begun) is asked at the
-        agent's."""
+        """Wait; return which limit passed, if any. `agent_runs` (False: done, None: not begun) is its question."""
         loop = asyncio.get_running_loop()
         while True:
             ends = self._rollout_ends if self._agent_ends is None else min(self._rollout_ends, self._agent_ends)
