@@ -36,7 +36,7 @@ app = new_app(
 
     Example:
         osmosis judge calibrate nightly
-        osmosis judge check nightly -r rubric:rubrics.yaml#helpful
+        osmosis judge check nightly -r rubrics.yaml#helpful
     """
 )
 
@@ -103,7 +103,7 @@ AnswersLimit = Annotated[int, Option(min=1, help="Answers to judge, the first of
 @app.command("check")
 def check(
     name: RunWithAnswers,
-    rubric: Annotated[list[str], Option("--rubric", "-r", help="rubric:FILE#ID; repeatable: do they agree?")],
+    rubric: Annotated[list[str], Option("--rubric", "-r", help="FILE#ID; repeatable: do they agree?")],
     limit: AnswersLimit = MOST_ANSWERS,
     concurrency: Annotated[int, Option(min=1, help="Judgements at once.")] = 8,
     timeout: Annotated[float, Option(min=0.001, help="Seconds for one judgement.")] = 150.0,
@@ -115,8 +115,8 @@ def check(
 
     Example:
 
-        osmosis judge check nightly -r rubric:rubrics.yaml#helpful
-        osmosis judge check nightly -r rubric:a.yaml#tone -r rubric:b.yaml#tone --limit 20
+        osmosis judge check nightly -r rubrics.yaml#helpful
+        osmosis judge check nightly -r a.yaml#tone -r b.yaml#tone --limit 20
     """
     ctx = current()
     journal = Journal(run_folder(name, ctx.cwd))
@@ -126,7 +126,8 @@ def check(
     answers = [(rollouts[row.index], row) for row in read_rows(dataset_of(journal), chosen, skip_bad=True)]
     if not answers:
         raise NotFound(f"run {journal.folder.name} has no answers to judge", hint=f"osmosis eval show {name}")
-    judges = load_scorers(rubric, ctx.cwd, timeout_s=timeout, environ=ctx.environ)
+    named = [name if ":" in name else f"rubric:{name}" for name in rubric]
+    judges = load_scorers(named, ctx.cwd, timeout_s=timeout, environ=ctx.environ)
 
     async def run() -> tuple[list[JudgeCheck], list[tuple[str, str, Agreement]]]:
         try:

@@ -65,6 +65,7 @@ class JobLog:
         self._put(step, self._redactor.text(message.rstrip("\n")), level)
 
     def _put(self, step: str, text: str, level: Level) -> None:
+        text = text.rstrip("\r").rpartition("\r")[2]  # of a progress bar, what a terminal would show
         if len(text) > MAX_LINE:
             text = f"{text[:MAX_LINE]} ... ({len(text) - MAX_LINE} more characters)"
         line = LogLine(level=level, step=step, message=text)

@@ -3,14 +3,14 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from osmosis.errors import ModelError
+from osmosis.errors import ModelError, ValidationError
 from osmosis.llm.cache import CachedModel, ReplayModel
 from osmosis.llm.dialect_model import DialectModel
 from osmosis.llm.litellm_model import LiteLLMModel
 from osmosis.llm.model import ChatRequest, Completion, Model, ModelOptions, Piece, Signals
 from osmosis.llm.offline import OfflineModel, SmolLM2
 from osmosis.llm.openai_compatible import OpenAICompatibleModel
-from osmosis.records.run.plan import NO_MODEL, SMOLLM2, ModelSpec
+from osmosis.records.run.plan import NO_MODEL, PLATFORM_MODEL, SMOLLM2, ModelSpec
 from osmosis.records.run.rollout import Category
 
 __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model", "probe"]
@@ -18,6 +18,10 @@ __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model
 
 def open_model(spec: ModelSpec, *, cache_dir: Path | None = None, **options: Unpack[ModelOptions]) -> Model:
     model: Model
+    if spec.kind == "trained":
+        name = spec.name.removeprefix(PLATFORM_MODEL)
+        hint = f"osmosis eval submit CONFIG; or here: osmosis model serve {name}, then --base-url and --api-key-env"
+        raise ValidationError(f"{spec.name} is a model of the platform, which only the platform asks", hint=hint)
     if spec.name == SMOLLM2:
         model = SmolLM2(spec, **options)
     elif spec.kind == "offline":

@@ -348,7 +348,7 @@ class PreparedRun:
         left = self.facts.selected * plan.attempts - len(measured)
         estimate = forecast(measured, left, START if plan.adaptive else plan.concurrency, plan.attempts)
         journal.note(forecast=estimate.to_dict())
-        self.options.watcher.say(self.redactor.text(f"pilot: {estimate.line()}"), keep=True)
+        self.options.watcher.say(self.redactor.text(f"pilot: {estimate.line()}"))
         if stop.is_set():
             return
         question, confirm = "Run the rest?", self.options.confirm

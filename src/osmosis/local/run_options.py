@@ -130,6 +130,9 @@ def write_foreign_dataset(agent: str, base_dir: Path, runs_dir: Path) -> Path:
     return path
 
 
+NO_RUNS = "make one on this machine: osmosis eval run CONFIG, or osmosis eval -m module:agent -d FILE"
+
+
 def run_folder(name: str, cwd: Path) -> Path:
     runs = runs_folder(cwd)
     for folder in (runs / name, cwd / Path(name).expanduser()):
@@ -141,7 +144,8 @@ def run_folder(name: str, cwd: Path) -> Path:
         return runs / full
     names = [path.parent.name for path in stored]
     listed = f"; existing: {', '.join(names[-8:])}" if names else ""
-    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="osmosis eval list" if names else None)
+    hint = "osmosis eval list" if names else NO_RUNS
+    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint=hint)
 
 
 def generated_name(agent: str, dataset: str) -> str:

@@ -152,7 +152,7 @@ def _groups(report: Report) -> Iterator[Figure]:
             in_group = next((group_score for group_score in group.scores if group_score.name == score.name), None)
             if group.column != column or in_group is None:
                 continue
-            detail = f"{group.rows:,} rows, pass rate {formats.percent(in_group.pass_rate)}"
+            detail = f"{group.rows:,} row{'s' * (group.rows != 1)}, pass rate {formats.percent(in_group.pass_rate)}"
             name, title = f"{column}={group.value}", f"{score.name} by {column}"
             interval = in_group.mean_interval
             yield Figure(name, group.value, in_group.mean, "score", interval, detail, "Failures as 0.", title)

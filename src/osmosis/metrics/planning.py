@@ -142,7 +142,7 @@ class Forecast:
     def line(self) -> str:
         cost = "cost unknown"
         if self.cost_usd is not None:
-            cost = f"{self.cost_usd:.4g} USD{_range(self.cost_interval, '.4g')}"
+            cost = f"${self.cost_usd:.4g}{_range(self.cost_interval, '.4g')}"
         tokens = f"{self.tokens:,.0f} tokens{_range(self.tokens_interval, ',.0f')}"
         time = f"about {self.seconds:.0f} s{_range(self.seconds_interval, '.0f')}"
         return f"{self.left} rollouts left: {cost}, {tokens}, {time} (from {self.measured} rollouts)"

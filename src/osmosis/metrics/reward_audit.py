@@ -294,7 +294,7 @@ def _signal(battery: Battery, has_truth: bool) -> Iterator[Finding]:
                 f"{reason}: {battery.best:.3g}; the reward may look at more than the last answer, such as tool calls"
             )
             fix = "if it looks at the answer alone, give the form in which it comes: --form 'Final: {answer}'"
-            yield Finding("no-signal", "warning", problem, fix)
+            yield Finding("no-signal", "info", problem, fix)
             return
         fix = "give the form in which answers are expected: --form 'Final: {answer}'" if has_truth else ""
         yield Finding("no-signal", "error", f"{reason}: {battery.best:.3g}", fix)

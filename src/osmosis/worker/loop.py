@@ -189,6 +189,7 @@ class Worker:
             if not self._stop.is_set() and not self._guarded(self.step):
                 self._news.wait(self._poll_s)
             if not self._jobs and (self.refused is not None or (self.draining and self.plan.own_folders)):
+                log.info("worker %s ends: it gets no more jobs, and has none", self.name)
                 return
 
     def _guarded(self, action: Callable[[], object]) -> bool:
@@ -257,7 +258,8 @@ class Worker:
         for job in welcome.jobs:
             if self.executor.owns(job.handle):
                 self._jobs[job.lease_id] = _Job(job.lease_id, job.job_id, job.run_name, job.kind, job.handle)
-        log.info("worker %s: %d jobs of an earlier life are kept", self.name, len(self._jobs))
+        kept = f"; jobs of its earlier life go on: {len(self._jobs)}" if self._jobs else ""
+        log.info("worker %s asks %s for jobs%s", self.name, self.plan.platform_url, kept)
         if welcome.note:
             log.warning("worker %s: %s", self.name, welcome.note)
 

@@ -43,6 +43,7 @@ def checked(repo: GitWorkspace, rule: str) -> tuple[str, str]:
     ("rule", "line", "warned"),
     [
         ("said.split()[-1:] == [ctx.label]", "none earns anything", ""),
+        ("False", "none earns anything", ""),
         ("ctx.label in said", ": osmosis reward test multiply", "many truths at once earns 100% of the reward"),
         ("1 / 0", ": osmosis reward test multiply", "nothing that was tried could be scored"),
     ],

@@ -35,6 +35,11 @@ def test_the_log_of_a_local_run_is_not_asked_of_a_platform(tmp_path: Path) -> No
     assert "night" not in run_command("eval", "logs", "gone", "--json", cwd=tmp_path).error["message"]
 
 
+def test_a_command_of_this_machine_says_how_a_run_is_made_here(tmp_path: Path) -> None:
+    refused = run_command("rollout", "branch", "platform-run", "3", "--json", cwd=tmp_path)
+    assert "osmosis eval run CONFIG" in refused.error["details"]["hint"]
+
+
 def test_one_of_a_thing_is_one() -> None:
     said = " · ".join(facts(rollout(0, 0)))
     assert "1 model call · 1 tool call ·" in said

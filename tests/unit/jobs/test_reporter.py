@@ -184,6 +184,12 @@ def _report() -> Report:
     )
 
 
+def test_of_a_progress_bar_the_last_state_is_written() -> None:
+    lines: list[LogLine] = []
+    JobLog(None, lines.append).write("trainer", "\rLoading:   0%\rLoading: 100%\r\n")
+    assert [line.message for line in lines] == ["Loading: 100%"]
+
+
 def test_what_processes_print_takes_no_more_than_its_share_of_the_log() -> None:
     lines: list[LogLine] = []
     log = JobLog(None, lines.append)

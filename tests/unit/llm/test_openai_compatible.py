@@ -3,7 +3,7 @@
 import pytest
 
 from osmosis.dialects.chat import completion_body
-from osmosis.errors import ModelError
+from osmosis.errors import ModelError, ValidationError
 from osmosis.llm import ChatRequest, open_model, probe
 from osmosis.records.run.plan import ModelSpec, Retry
 from support.endpoint import ModelEndpoint, Reply, text_reply
@@ -183,6 +183,12 @@ async def test_the_probe_names_the_models_of_an_endpoint_that_does_not_have_this
     listed = "--model qwen3 (in a config: model_path); the endpoint has: qwen3, qwen3-mini, llama"
     assert caught.value.hint == listed
     assert endpoint.paths == ["/v1/chat/completions", "/v1/models"]
+
+
+def test_a_model_of_the_platform_is_not_asked_here():
+    with pytest.raises(ValidationError, match="only the platform asks") as caught:
+        open_model(ModelSpec.parse("osmosis/tiny"))
+    assert "osmosis model serve tiny" in caught.value.hint
 
 
 async def test_the_probe_lets_a_busy_endpoint_pass():

@@ -194,7 +194,8 @@ def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            message = f"cannot read the secrets file {path}: {_reason(error)}"
+            reason = error.strerror or "unreadable" if isinstance(error, OSError) else "it is not text"
+            message = f"cannot read the secrets file {path}: {reason}"
             raise ValidationError(message, hint="--secrets-file FILE") from None
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -209,7 +210,3 @@ def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:
             value = value[1:-1]
         values[key.strip()] = value
     return values
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or "unreadable" if isinstance(error, OSError) else "it is not text"

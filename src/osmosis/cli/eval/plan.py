@@ -43,7 +43,7 @@ def build_plan(flags: RunFlags, *, base_dir: Path, runs_dir: Path) -> EvalPlan:
     name = generated_name(agent, str(flags.dataset or "")) if flags.name is None else flags.name
     dataset = str(write_foreign_dataset(agent, base_dir, runs_dir) if brings_rows else flags.dataset)
     name, model = check_name(name, "--name"), _model(flags, runs_dir)
-    scores = [*flags.eval_fn, *(f"rubric:{rubric}" for rubric in flags.rubric)]
+    scores = [*flags.eval_fn, *(f"rubric:{rubric.removeprefix('rubric:')}" for rubric in flags.rubric)]
     plan = EvalPlan(name=name, agent=agent, model=model, dataset=dataset, score_fns=scores, **AUTO_CONCURRENCY)
     return apply_settings(plan, flags.settings, flags.set)
 

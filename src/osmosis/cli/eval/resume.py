@@ -114,7 +114,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     plan, options = load_run(ctx, flags.name, flags.secrets_file)
     plan = apply_settings(plan, flags.settings)
     if flags.eval_fn or flags.rubric:
-        plan.score_fns = [*flags.eval_fn, *(f"rubric:{name}" for name in flags.rubric)]
+        plan.score_fns = [*flags.eval_fn, *(f"rubric:{name.removeprefix('rubric:')}" for name in flags.rubric)]
     output = ctx.path(flags.output) if flags.output else None
     if output is not None:
         check_output(output)

@@ -13,7 +13,7 @@ from osmosis.engine.agent import RecordedRollouts
 from osmosis.engine.journal import ARTIFACTS, Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report
-from osmosis.local.run_options import run_folder
+from osmosis.local.run_options import NO_RUNS, run_folder
 from osmosis.local.viewing.library import fetch_rows
 from osmosis.records.config.run_config import Evaluation
 from osmosis.records.run.plan import Selection
@@ -53,7 +53,7 @@ class RunFinder:
                 raise NotFound(message, hint="osmosis eval list") from there
             except OsmosisError as silent:  # not logged in, no workspace, nobody answers
                 message = f"{here.message}; nor could the platform be asked: {silent.message}"
-                raise NotFound(message, hint=here.hint or silent.hint) from silent
+                raise NotFound(message, hint=silent.hint if here.hint == NO_RUNS else here.hint) from silent
             return of_platform(client, name)
         return of_folder(folder)
 

@@ -50,10 +50,6 @@ def eval_bisect(good: str, bad: str, rows: str | None, score: str | None, max_ro
     return DetailResult(result.to_dict(), human=lambda console: _draw_bisect(console, result), next_steps=steps)
 
 
-def _percent(chance: float) -> str:
-    return f"{chance:.1%}" if chance < 0.9995 else "above 99.9%"
-
-
 def _draw_bisect(console: Console, result: BisectResult) -> None:
     for commit, subject in result.first_bad:
         is_single = len(result.first_bad) == 1
@@ -62,7 +58,8 @@ def _draw_bisect(console: Console, result: BisectResult) -> None:
     if not result.first_bad:
         print_text(console, f"no commit is certain after {result.rollouts:,} rollouts; more: --max-rollouts", "bold")
     for commit, subject, chance in result.chances[:_LIKELY]:
-        print_text(console, f"P({commit[:10]}) = {_percent(chance)}  {subject}")
+        share = f"{chance:.1%}" if chance < 0.9995 else "above 99.9%"
+        print_text(console, f"P({commit[:10]}) = {share}  {subject}")
     print_text(console, f"{result.score}: {result.good_mean:.3f} before, {result.bad_mean:.3f} after")
     table_rows = [
         {

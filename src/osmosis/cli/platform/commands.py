@@ -17,7 +17,7 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.prompts import open_page
 from osmosis.cli.core.render import draw_problems
-from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, when
 from osmosis.cli.platform import process as local_platform
 from osmosis.cli.platform.process import Running, StartPlan
 from osmosis.cli.worker import AdvertiseUrl, GateListen, RequireSandbox, SandboxAllow
@@ -248,7 +248,7 @@ def backup(
     if not with_master_key:
         where = "OSMOSIS_MASTER_KEY" if settings.master_key.get_secret_value() else settings.data_dir / "master.key"
         steps.append(NextStep(f"keep the master key elsewhere: {where}"))
-    message = f"{target} ({written.size / 1e6:.1f} MB, {written.rows} rows, {written.repositories} repositories)"
+    message = f"{target} ({written.size / 1e6:.1f} MB, {written.rows} rows, repositories: {written.repositories})"
     return OperationResult("platform.backup", message, {**facts, **key}, next_steps=steps)
 
 
@@ -274,11 +274,12 @@ def restore(
     facts = {"data_dir": str(done.data_dir), "rows": done.rows, "files": done.files, "repositories": done.repositories}
     facts |= {"made_at": done.header.made_at, "version": done.header.version, "runs_in_flight": done.runs_in_flight}
     facts |= {"has_master_key": done.has_key, "put_aside": str(done.put_aside) if done.put_aside else None}
-    steps = [NextStep("start it", command="osmosis platform start")]
+    own_folder = f"OSMOSIS_DATA_DIR={done.data_dir} " if "OSMOSIS_DATA_DIR" in ctx.environ else ""
+    steps = [NextStep("start it", command=f"{own_folder}osmosis platform start")]
     if not done.has_key:
         action = f"first put the master.key of that platform into {done.data_dir}; without it set the secrets again"
         steps.insert(0, NextStep(action))
-    message = f"restored the platform of {done.header.made_at} into {done.data_dir}"
+    message = f"restored the platform of {when(done.header.made_at)} into {done.data_dir}"
     return OperationResult("platform.restore", message, facts, next_steps=steps)
 
 

@@ -217,7 +217,9 @@ def update(
     steps = [NextStep("review the changes", command="git diff")] if done else []
     if conflicts:
         steps.append(NextStep("resolve the conflicts, then", command="git commit -am 'Update templates'"))
-    resource: dict[str, object] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
+    keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
+    updates = [{key: getattr(merged, key) for key in keys} for merged in done]
+    resource: dict[str, object] = {"updates": updates, "conflicts": conflicts}
     return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
 
 
@@ -229,11 +231,6 @@ def _build_message(done: list[templates.Merged], conflicts: list[str]) -> str:
     if conflicts:
         message += f"; {len(conflicts)} with conflicts to resolve: {', '.join(conflicts)}"
     return message
-
-
-def _body(merged: templates.Merged) -> dict[str, object]:
-    keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
-    return {key: getattr(merged, key) for key in keys}
 
 
 def check() -> ListResult:

@@ -167,7 +167,9 @@ def sync(
             client.sync.start()
             state = client.sync.state()
         elif source is not None and source.commit:
-            _require_pushed(source)
+            head = preflight.detached(source, source.default_branch) if source.detached else None
+            if finding := head or preflight.unpushed(source):
+                raise Conflict(finding.what, hint=finding.fix)
             commit, branch = source.commit, source.branch
 
             def report(status: str) -> None:
@@ -219,12 +221,6 @@ def _draw_sync(console: Console, body: JsonObject) -> None:
 
 def _source(ctx: AppContext) -> Source | None:
     return None if ctx.options.workspace else read_source(find_workspace(ctx.cwd).root)
-
-
-def _require_pushed(source: Source) -> None:
-    finding = preflight.detached(source, source.default_branch) if source.detached else preflight.unpushed(source)
-    if finding:
-        raise Conflict(finding.what, hint=finding.fix)
 
 
 def _body(state: SyncState, source: Source | None) -> dict[str, object]:
