@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -335,6 +337,10 @@ def test_downloads_weigh_what_the_manifest_says(ready) -> None:
         "trajectories/row_3_run_0.json",
         "artifacts/row_3_run_0/plot.txt",
     ]
+    page = ready.http.get(f"/runs/{run['id']}/rollouts/3/0").text
+    (link,) = re.findall(r'<a href="(/api/objects/[^"]+)" download>plot.txt</a>', page)
+    assert ready.anonymous.get(html.unescape(link)).text == "drawn"
+    assert 'id="artifacts"' not in ready.http.get(f"/runs/{run['id']}/rollouts/0/0").text
     for bad in ("types=odd", "rows=x", "rows=1-"):
         ready.json("GET", f"eval-runs/{run['id']}/samples/manifest?{bad}", expect=400)
 

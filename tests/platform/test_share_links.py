@@ -44,7 +44,12 @@ def test_a_link_shows_the_run_to_whoever_has_it(site: Site, run: str) -> None:
     assert f"{link}/rollouts" in links
     for address in (*links, f"{link}/rollouts/0/0", f"{link}/rollouts/0/0.json"):
         assert site.anonymous.get(address.replace("&amp;", "&")).status_code == 200, address
-    assert "What is 2 times 3?" in site.anonymous.get(f"{link}/rollouts/0/0").text
+    folder = site.platform.settings.runs_dir / run / "artifacts" / "r-0-0" / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "secret.txt").write_text("for members")
+    rollout_page = site.anonymous.get(f"{link}/rollouts/0/0").text
+    assert ("What is 2 times 3?" in rollout_page, "secret.txt" in rollout_page) == (True, False)
+    assert "secret.txt" in site.http.get(f"/runs/{run}/rollouts/0/0").text
     for other in ("config", "logs", "config.json", "index.json", "events?of=logs", "rollouts/../config", "share"):
         assert site.anonymous.get(f"{link}/{other}").status_code == 404, other
     assert site.anonymous.post(f"{link}/rollouts/0/0/annotate", data={"label": "right"}).status_code in (404, 405)

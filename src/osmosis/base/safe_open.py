@@ -160,6 +160,8 @@ def store_artifact(source: Path, root: Path, parts: Sequence[str]) -> bool:
 
 
 def list_artifacts(root: Path, parts: Sequence[str], *, most_bytes: int) -> list[tuple[str, int]] | None:
+    if not are_parts(parts):
+        return None
     try:
         with folder_at(root, parts) as folder:
             entries = list(walk(folder, MOST_FILES))

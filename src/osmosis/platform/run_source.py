@@ -17,8 +17,9 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
+from osmosis.platform.objects.parts import sign_url
 from osmosis.platform.paging import LogSlice
-from osmosis.platform.runs import decisions, lifecycle, rollouts, views
+from osmosis.platform.runs import decisions, downloads, lifecycle, rollouts, views
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
@@ -29,7 +30,7 @@ from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Failure
+from osmosis.records.run.rollout import Failure, Rollout
 from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
@@ -110,7 +111,14 @@ class DatabaseRun:
             marks=rollouts.get_marks(self.run),
             marks_url=marks_url,
             can_add_rows=accounts.may(self.role, "data"),
+            artifacts=self._artifacts,
         )
+
+    def _artifacts(self, rollout: Rollout) -> Iterator[run_source.Artifact]:
+        place = f"runs/{self.run.id}/artifacts/row_{rollout.row_index}_run_{rollout.attempt}"
+        for path, size in downloads.list_files(self.session, self.platform, self.run, rollout.rollout_id).items():
+            url = sign_url(self.platform, f"{place}/{path}", method="GET")
+            yield run_source.Artifact(path, size, url.removeprefix(self.platform.settings.url))
 
     def _actions(self) -> Iterator[run_source.Action]:
         run, url = self.run, f"/runs/{self.run.id}"

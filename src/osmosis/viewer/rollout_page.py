@@ -98,6 +98,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "steps": {} if run.has_steps else {message: step for step, message in enumerate(record.answers, 1)},
         "branched": _read_branches(record, context, run.model),
         "total": len(record.messages),
+        "artifacts": list(context.artifacts(record)),
     }
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
 

@@ -1,6 +1,6 @@
 """The store of a run, as one page needs it: it shows one moment, and what is missing raises `NotFound`."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -13,7 +13,7 @@ from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.report import Branched, Interval, Report
-from osmosis.records.run.rollout import Failure
+from osmosis.records.run.rollout import Failure, Rollout
 from osmosis.records.run.rows import RowQuarantine
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
@@ -147,6 +147,14 @@ class CheckpointLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Artifact:
+    path: str
+    size: int
+    url: str = ""  # Of the content; of a local run only for images: a data URL
+    text: str = ""  # The content of a short text of a local run
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     crumbs: Sequence[Link] = field(default_factory=tuple)
     actions: Sequence[Action] = field(default_factory=tuple)
@@ -156,6 +164,7 @@ class RunContext:
     marks_url: str = ""
     can_add_rows: bool = False
     branches: Callable[[str], Sequence[Branched]] | None = None
+    artifacts: Callable[[Rollout], Iterable[Artifact]] = field(default=lambda rollout: ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,23 @@ async def test_the_list_says_how_each_run_stands(runs: Path, open_page: Callable
         assert "/runs/second" not in page
 
 
+async def test_the_files_of_a_rollout_are_on_its_page(runs: Path, open_page: Callable[..., httpx.AsyncClient]) -> None:
+    folder = runs / "first" / "artifacts" / "r-0-1" / "artifacts"
+    (folder / "plots").mkdir(parents=True)
+    (folder / "plots" / "a.png").write_bytes(b"\x89PNG")
+    (folder / "notes.txt").write_text("<b>seen</b>")
+    (folder / "large.txt").write_text("x" * 30_000)
+    (folder / "link.txt").symlink_to("/etc/passwd")
+    async with open_page() as browser:
+        page = (await browser.get("/runs/first/rollouts/0/1")).text
+        assert 'src="data:image/png;base64,iVBORw==" alt="plots/a.png"' in page
+        assert "&lt;b&gt;seen&lt;/b&gt;</pre>" in page
+        assert "<strong>large.txt</strong>" in page
+        assert "xxx" not in page
+        assert "link.txt" not in page
+        assert 'id="artifacts"' not in (await browser.get("/runs/first/rollouts/0/0")).text
+
+
 async def test_the_row_of_the_dataset_is_shown_until_it_is_edited(
     runs: Path, open_page: Callable[..., httpx.AsyncClient]
 ) -> None:

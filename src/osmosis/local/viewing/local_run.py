@@ -1,5 +1,7 @@
 import hashlib
+import mimetypes
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -8,12 +10,13 @@ from urllib.parse import quote
 
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base import safe_open
 from osmosis.base.files import append_line, locked
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import start_token
 from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import ARTIFACTS, Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.branch import find_branches
 from osmosis.local.quarantine_file import file_of_run, read
@@ -25,6 +28,7 @@ from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row, RowQuarantine
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
@@ -32,6 +36,7 @@ from osmosis.viewer.index import IndexFillers, RolloutFeed, RolloutIndex
 from osmosis.viewer.search import Search
 
 WAIT_S = 0.8
+MAX_IMAGE_BYTES, MAX_TEXT_BYTES = 2_000_000, 20_000  # Of artifacts that a page shows; larger ones are named
 _FILLERS = IndexFillers()
 _REPORTS: dict[tuple[str, int, int], Report] = {}
 _MAX_REPORTS = 200
@@ -180,7 +185,20 @@ class LocalRun(IndexedRun):
         tabs = ("rollouts", "config")
         crumbs, marks = (run_source.Link("Runs", "/"),), marks_of(self.folder)
         branches = partial(find_branches, self.folder.parent)
-        return run_source.RunContext(crumbs, (), tabs, self.author, marks, marks_url, branches=branches)
+        return run_source.RunContext(
+            crumbs, (), tabs, self.author, marks, marks_url, branches=branches, artifacts=self._artifacts
+        )
+
+    def _artifacts(self, rollout: Rollout) -> Iterator[run_source.Artifact]:
+        folder = [ARTIFACTS, rollout.rollout_id, ARTIFACTS]
+        for path, size in safe_open.list_artifacts(self.folder, folder, most_bytes=1 << 50) or ():
+            kind = mimetypes.guess_type(path)[0] or ""
+            most = MAX_IMAGE_BYTES if kind.startswith("image/") else MAX_TEXT_BYTES
+            file = safe_open.open_artifact(self.folder, [*folder, *path.split("/")], most_bytes=most)
+            content = b"".join(file.pieces()) if file else b""
+            image = f"data:{kind};base64,{b64encode(content).decode()}" if content and most == MAX_IMAGE_BYTES else ""
+            text = "" if image or b"\0" in content else content.decode(errors="replace")
+            yield run_source.Artifact(path, size, image, text)
 
     def report(self) -> Report | None:
         return self._report

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session, undefer
 from osmosis._version import __version__
 from osmosis.base import safe_open
 from osmosis.errors import NotFound, ValidationError
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import rollouts, views
 from osmosis.platform.settings import PlatformSettings
@@ -33,7 +34,7 @@ Kept = Mapping[str, int]
 """The size in bytes of each artifact in the object store, by key; empty if objects are in the data folder."""
 
 
-def list_stored(objects: Objects, run_id: str) -> Kept:
+def list_stored(objects: Objects, run_id: str) -> dict[str, int]:
     return {item.key: item.size for item in objects.list(f"runs/{run_id}/")} if objects.elsewhere else {}
 
 
@@ -75,12 +76,15 @@ def _tokens(session: Session, settings: PlatformSettings, run: tables.Run, store
 
 
 def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[RunFile]:
-    query = rollouts.select_rollouts(run.id)
-    if ranges:
-        query = query.where(sa.or_(*(tables.Rollout.row_index.between(low, high) for low, high in ranges)))
+    query = _select_rows(run, ranges)
     for row in session.scalars(query.options(undefer(tables.Rollout.body)).execution_options(yield_per=100)):
         path = f"trajectories/row_{row.row_index}_run_{row.attempt}.json"
         yield RunFile(path=path, size=len(_trajectory(row.body)))
+
+
+def _select_rows(run: tables.Run, ranges: list[tuple[int, int]]) -> sa.Select[tables.Rollout]:
+    query = rollouts.select_rollouts(run.id)
+    return query.where(sa.or_(*(tables.Rollout.row_index.between(*ends) for ends in ranges))) if ranges else query
 
 
 def _trajectory(body: str) -> bytes:
@@ -107,17 +111,29 @@ def _most_bytes(settings: PlatformSettings) -> int:
 def _artifacts(
     session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, ranges: list[tuple[int, int]]
 ) -> Iterator[RunFile]:
-    root, by_folder = settings.runs_dir / run.id, _by_place(stored)
-    for row in session.scalars(rollouts.select_rollouts(run.id)):
-        if ranges and not any(low <= row.row_index <= high for low, high in ranges):
-            continue
-        for folder in _places(session, run, row.rollout_id):
-            local = safe_open.list_artifacts(root, folder, most_bytes=_most_bytes(settings))
-            files = {**by_folder.get(_key(run, folder), {}), **dict(local or ())}
-            if files or local is not None:
-                before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
-                yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in sorted(files.items()))
-                break
+    by_folder = _by_place(stored)
+    for row in session.scalars(_select_rows(run, ranges)):
+        before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
+        files = _list_files(settings, run, by_folder, _places(session, run, row.rollout_id))
+        yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in files.items())
+
+
+def list_files(session: Session, platform: Platform, run: tables.Run, rollout_id: str) -> dict[str, int]:
+    """Return the size of each artifact of a rollout, by path."""
+    places = list(_places(session, run, rollout_id))
+    stored = ChainMap(*(list_stored(platform.objects, "/".join((run.id, *place))) for place in places))
+    return _list_files(platform.settings, run, _by_place(stored), places)
+
+
+def _list_files(
+    settings: PlatformSettings, run: tables.Run, by_folder: dict[str, dict[str, int]], places: Iterable[list[str]]
+) -> dict[str, int]:
+    for place in places:
+        local = safe_open.list_artifacts(settings.runs_dir / run.id, place, most_bytes=_most_bytes(settings))
+        files = {**by_folder.get(_key(run, place), {}), **dict(local or ())}
+        if files or local is not None:
+            return dict(sorted(files.items()))
+    return {}
 
 
 def _key(run: tables.Run, parts: Sequence[str]) -> str:
