@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from osmosis.metrics.training import curve_info, in_order, list_changed_keys, training_figures
+from osmosis.metrics.training import CurveInfo, curve_info, in_order, list_changed_keys, training_figures
 from osmosis.metrics.warnings import Curve
 from osmosis.records.run.history import History
 from osmosis.records.run.job import MetricPoint
@@ -24,19 +24,8 @@ SMOOTHING = {"none": 0.0, "some": 0.6, "more": 0.9}  # Weight of what was before
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-    passed: bool
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Histogram:
-    bars: Sequence[Bar]
+    bars: Sequence[Mapping[str, object]]
     ticks: Sequence[tuple[float, str]]
     highest: int
     total: int
@@ -58,7 +47,8 @@ def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
         title = f"{count} rollouts from {start:.2f} to {end:.2f}"
         passed = start >= threshold or (number == BINS - 1 and high >= threshold)
         x, y = round(BINS_LEFT + number * width + 1, 1), round(BINS_TOP + BINS_HEIGHT - height, 1)
-        bars.append(Bar(x, y, round(width - 2, 1), round(height, 1), title, passed, count))
+        area = {"x": x, "y": y, "width": round(width - 2, 1), "height": round(height, 1)}
+        bars.append({**area, "title": title, "passed": passed, "count": count})
     ticks = [(BINS_LEFT + BINS_WIDTH * part, f"{low + (high - low) * part:.3g}") for part in (0, 0.25, 0.5, 0.75, 1)]
     inside = low < threshold <= high
     threshold_x = round(BINS_LEFT + BINS_WIDTH * (threshold - low) / (high - low), 1) if inside else None
@@ -142,9 +132,7 @@ class ChartedRun:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    key: str
-    title: str
-    about: str
+    info: CurveInfo
     lines: Sequence[tuple[int, str, str]]
     """Number of the run, its smoothed line, and its points behind that; these are empty without smoothing."""
     columns: Sequence[Mapping[str, object]]
@@ -205,11 +193,8 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
         dots = [(i, y(value)) for i, value in present]  # numbers of runs, and heights
         area = {"x": x(step), "left": round(left, 1), "width": round(right - left, 1)}
         columns.append({**area, "title": title, "url": url, "dots": dots})
-    info = curve_info(key)
     return CurveChart(
-        key=key,
-        title=info.title,
-        about=info.about,
+        info=curve_info(key),
         lines=[(i, line(_smooth(curve, weight)), line(curve) if weight else "") for i, curve in enumerate(curves)],
         columns=columns,
         marks=[(x(s), name) for run in runs for s, name in run.checkpoints if first_step <= s <= last_step],

@@ -46,14 +46,6 @@ class TableColumn:
         return " | ".join(texts) if texts else None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    text: str
-    title: str = ""
-    number: bool = False
-    is_end_first: bool = False
-
-
 def _format_time(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}"
 
@@ -137,14 +129,13 @@ def flatten(value: object) -> Value:
     return orjson.dumps(value, default=str).decode()
 
 
-def build_cell(column: TableColumn, value: Value) -> Cell:
+def build_cell(column: TableColumn, value: Value) -> dict[str, object]:
     text = column.text(value)
-    if not isinstance(value, str):
-        return Cell(text, number=column.write is not None)
+    is_number = column.write is not None and not isinstance(value, str)
     flat = " ".join(text.split())
     if len(flat) > MAX_CELL:
         flat = f"…{flat[1 - MAX_CELL :]}" if column.is_end_first else f"{flat[: MAX_CELL - 1]}…"
-    return Cell(flat, text, is_end_first=column.is_end_first)
+    return {"text": flat, "title": text, "number": is_number, "is_end_first": column.is_end_first}
 
 
 def rollouts_page(source: RunSource, params: QueryParams) -> Page:
@@ -208,7 +199,7 @@ def _row_line(
 
 
 def _line(
-    run: RunState, label: str, first: RolloutLine, attempts: Sequence[RolloutLine], cells: Sequence[Cell], tail: str
+    run: RunState, label: str, first: RolloutLine, attempts: Sequence[RolloutLine], cells: object, tail: str
 ) -> dict[str, object]:
     links = [
         {

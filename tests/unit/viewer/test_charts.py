@@ -16,11 +16,11 @@ def test_histogram_counts_every_value_once() -> None:
     values = sorted([0.0] * 5 + [0.5] * 3 + [1.0] * 10)
     found = histogram(values, 1.0)
     bars = found.bars
-    shown = [bar for bar in bars if bar.height]
-    assert [bar.title.split()[0] for bar in shown] == ["5", "3", "10"]
-    assert [bar.passed for bar in shown] == [False, False, True]
-    assert max(bar.height for bar in bars) == 120
-    assert [bar.count for bar in shown] == [5, 3, 10]
+    shown = [bar for bar in bars if bar["height"]]
+    assert [bar["title"].split()[0] for bar in shown] == ["5", "3", "10"]
+    assert [bar["passed"] for bar in shown] == [False, False, True]
+    assert max(bar["height"] for bar in bars) == 120
+    assert [bar["count"] for bar in shown] == [5, 3, 10]
     assert (found.highest, found.total, [text for _, text in found.ticks]) == (
         10,
         18,

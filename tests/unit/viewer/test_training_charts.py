@@ -21,7 +21,7 @@ REWARD = "rollout/raw_reward"
 def test_a_curve_and_the_values_of_its_steps() -> None:
     run = ChartedRun("a", "/runs/a", {"loss": [(1, 2.0), (3, 1.0), (5, 0.0)]}, [(3, "a-step-3")])
     ((group, (chart,)),) = build_charts([run]).groups
-    assert (group, chart.title, chart.first, chart.latest, chart.last_step) == ("Other", "loss", "2", "0", 5)
+    assert (group, chart.info.title, chart.first, chart.latest, chart.last_step) == ("Other", "loss", "2", "0", 5)
     assert chart.lines == [(0, "84.0,10.0 337.0,80.0 590.0,150.0", "")]
     assert chart.ticks == [(150.0, "0"), (80.0, "1"), (10.0, "2")]
     assert [(column["title"], column["url"]) for column in chart.columns][1] == ("step 3: 1", "/runs/a/rollouts?step=3")
@@ -51,7 +51,7 @@ def test_an_axis_has_round_values_around_the_curve(values: tuple[float, float], 
 def test_charts_stand_in_groups_and_what_never_changes_is_folded_away() -> None:
     curves = {key: [(step, float(step)) for step in range(1000)] for key in ("train/lr", REWARD, "train/kl")}
     charts = build_charts([ChartedRun("a", "/runs/a", {**curves, "rollout/forks": [(0, 0.0), (1, 0.0)]})])
-    titles = [(group, [chart.title for chart in members]) for group, members in charts.groups]
+    titles = [(group, [chart.info.title for chart in members]) for group, members in charts.groups]
     assert titles == [("Reward", ["Training reward"]), ("Update", ["KL", "Learning rate"])]
     assert charts.constant == [("Forks", "0")]
     columns = charts.groups[0][1][0].columns
