@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from osmosis.jobs.context import JobFailed
 from osmosis.jobs.kinds import training as training_work
-from osmosis.jobs.kinds.training import Examples, engine_secret, rollout_plan, trainer_plan
+from osmosis.jobs.kinds.training import engine_secret
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.server import stages as server_stages
+from osmosis.jobs.trainer.settings import Examples, rollout_plan, trainer_plan
 from osmosis.jobs.trainer.vllm import GpuSplit
 from osmosis.platform.runs import submit
 from osmosis.platform.scheduling import job_spec, queue
