@@ -140,7 +140,7 @@ ScoreFacts = tuple[str, Mapping[str, Bounds]]  # Name of a run's primary score, 
 
 
 class StudySource(Protocol):
-    """Where the rollouts are: in journals of this machine, or on a platform."""
+    """The store of the rollouts: journals of this machine, or on a platform."""
 
     def rollouts(self, run: str) -> Sequence[Rollout]: ...
     def score_facts(self, run: str) -> ScoreFacts: ...

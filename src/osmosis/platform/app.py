@@ -130,7 +130,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @app.get("/ready", responses={503: {"model": Health}})
     def ready(answer: Response) -> Health:
-        """Whether requests can be served now, for load balancers; the reason why not is in the log alone."""
+        """Say to load balancers whether requests can be served now; the reason why not is in the log alone."""
         problem = find_unreadiness(platform)
         if problem:
             log.warning("not ready: %s", problem)

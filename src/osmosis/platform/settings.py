@@ -42,13 +42,13 @@ class OpenIdSettings(Settings):
     """Empty, without a file too: a public client, which PKCE alone protects."""
     client_secret_file: Annotated[Path | None, Variable("OSMOSIS_OIDC_CLIENT_SECRET_FILE")] = None
     label: Annotated[str, Variable("OSMOSIS_OIDC_NAME")] = ""
-    """What the button on the login page calls the provider; empty: its host."""
+    """Name of the provider on the login page's button; empty: its host."""
     scopes: Annotated[Words, Variable("OSMOSIS_OIDC_SCOPES")] = ("openid", "email", "profile")
-    """What is asked for; a provider that tells groups by a scope of its own needs that here."""
+    """Scopes to ask for; a provider that tells groups by a scope of its own needs that here."""
     domains: Annotated[Words, Variable("OSMOSIS_OIDC_DOMAINS")] = ()
-    """Who has a verified address in one of these gets an account, lower-case: `example.com`, not `a.example.com`."""
+    """People with a verified address in one of these get an account; lower-case: `example.com`, not `a.example.com`."""
     groups: Annotated[Words, Variable("OSMOSIS_OIDC_GROUPS")] = ()
-    """Who is in one of these gets an account; with `domains`, too, both are needed."""
+    """People in one of these get an account; with `domains`, too, both are needed."""
     groups_claim: Annotated[str, Variable("OSMOSIS_OIDC_GROUPS_CLAIM")] = "groups"
 
     @field_validator("scopes", mode="before")
@@ -133,7 +133,7 @@ class PlatformSettings(Settings):
     """`s3://bucket/prefix`, by the variables of AWS's tools; empty = in `data_dir`."""
     backup_before_upgrade: Annotated[bool, Variable("OSMOSIS_BACKUP_BEFORE_UPGRADE")] = True
     keep_runs_days: Annotated[Days, Variable("OSMOSIS_KEEP_RUNS_DAYS")] = 30
-    """What a run worked with (checkout, journal) goes so many days after its end; its results stay."""
+    """Days after a run's end for which its checkout and journal are kept; its results stay."""
     keep_artifacts_days: Annotated[Days, Variable("OSMOSIS_KEEP_ARTIFACTS_DAYS")] = None
     """The files that its rollouts left."""
     keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None  # the log of a run that is over
@@ -146,7 +146,7 @@ class PlatformSettings(Settings):
     log_format: Annotated[LogFormat, Variable("OSMOSIS_LOG_FORMAT")] = "text"
     log_requests: Annotated[bool, Variable("OSMOSIS_LOG_REQUESTS")] = False
     metrics_token: Annotated[SecretStr, Variable("OSMOSIS_METRICS_TOKEN")] = SecretStr("")
-    """Who sends it as bearer token may read `/metrics`; empty: whoever asks from this machine, and through no proxy."""
+    """Bearer token with which `/metrics` may be read; empty: from this machine alone, through no proxy."""
     worker: bool = True
     max_jobs: int = Field(default=1, ge=1)
     lease_s: float = Field(default=60.0, gt=0)  # a run whose job says nothing for this long is taken over
@@ -182,7 +182,7 @@ class PlatformSettings(Settings):
     model_folders: Annotated[str, Variable("OSMOSIS_MODEL_FOLDERS")] = ""
     """Folders of this machine, separated by `:`, below which a training config may name its base model by path."""
     torch: Annotated[TorchBuild, Variable("OSMOSIS_TORCH")] = "auto"
-    """Which build of torch the trainer's environment gets: with CUDA, for the CPU, or by whether there is a GPU."""
+    """The build of torch in the trainer's environment: with CUDA, for the CPU, or by whether there is a GPU."""
 
     max_deployments: Annotated[int, Variable("OSMOSIS_MAX_DEPLOYMENTS")] = Field(default=2, ge=0)
     """Models that are served at once; each is held in memory for as long as it is deployed."""

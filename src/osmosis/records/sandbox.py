@@ -10,7 +10,8 @@ from osmosis.records.base import Record
 
 LOOPBACK = "127.0.0.1"
 SANDBOX_VARIABLE = "OSMOSIS_SANDBOX"
-"""Where `ctx.sandbox` of a rollout server's rollouts is: `auto`, `bubblewrap`, `container:IMAGE`, `none`, or `gate`."""
+"""The kind of `ctx.sandbox` of a rollout server's rollouts: `auto`, `bubblewrap`, `container:IMAGE`, `none`, or
+`gate`."""
 
 
 class SandboxSettings(Record):
@@ -34,7 +35,7 @@ class SandboxSettings(Record):
     """Limit of all artifacts of a run together, and of each file a rollout writes."""
 
     output_mb: int = Field(default=64, ge=1)
-    """Of a rollout server's output: the rest is dropped, and one that prints 16 times as much is ended."""
+    """Limit of a rollout server's output: the rest is dropped, and one that prints 16 times as much is ended."""
     server_s: float | None = Field(default=None, gt=0)
     """Lifetime of a rollout server in seconds; None: as long as its run."""
     checkout_mb: int = Field(default=2048, ge=1)

@@ -55,7 +55,8 @@ class StoredScore(msgspec.Struct, gc=False):
 
 
 class StoredStepRollout(msgspec.Struct, gc=False):
-    """What a step needs of a stored line: the tokens are most of it, and msgspec reads them several times faster."""
+    """The part of a stored line that a step needs: the tokens are most of it, and msgspec reads them several times
+    faster."""
 
     row_index: int
     attempt: int

@@ -135,7 +135,7 @@ class Environment:
     python_version: str
     interpreter: Path
     project: Path | None = None
-    """Where the rollout project is installed, for PYTHONPATH; None when it is not installable."""
+    """The folder of the installed rollout project, for PYTHONPATH; None when it is not installable."""
 
     @property
     def python(self) -> Path:

@@ -159,4 +159,4 @@ def check_signature(request: Request, expires: int, signature: str) -> None:
 
 
 SIGNED = [Depends(check_signature)]
-"""What a route below `/api/objects/` depends on: whoever has its signed address may use it."""
+"""The dependency of routes below `/api/objects/`: whoever has the signed address may use it."""

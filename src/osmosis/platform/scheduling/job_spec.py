@@ -1,4 +1,4 @@
-"""What a job is told of its run. Only a job on this machine is told its paths."""
+"""Write the order of a job from its run. Only a job on this machine is told its paths."""
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer

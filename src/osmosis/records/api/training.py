@@ -154,7 +154,7 @@ class CheckpointRow(Body):
     checkpoint_name: str | None = None
     reward: float | None = None
     best: bool | None = None
-    """Whether its reward is the highest, the latest of equal ones: what the run's name stands for as a model."""
+    """Its reward is the highest, the latest of equal ones: the model that the run's name stands for."""
     created_at: Moment | None = None
 
 

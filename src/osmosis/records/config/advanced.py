@@ -25,16 +25,17 @@ class Advanced(Table):
     base_url: str | None = None
     api_key_env: str | None = None
     network: RolloutNetwork = "open"
-    """What rollouts on the platform can reach: `open` includes outside hosts, `gate` is only their model endpoint."""
+    """The network of rollouts on the platform: `open` includes outside hosts, `gate` is only their model endpoint."""
     sandbox: SandboxKind = "auto"
     """How to isolate code that rollouts run through `ctx.sandbox`: `bubblewrap`, `container`, or `none`."""
     sandbox_image: str | None = Field(default=None, min_length=1, examples=["python:3.12-slim"])
     """Container image, already on the machine. If `sandbox` is not set, an image selects `container`."""
 
     resources: ResourceNeeds = Field(default_factory=ResourceNeeds)
-    """What a job needs: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; only workers with these take the run."""
+    """The needs of a job: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; only workers with these take the
+    run."""
     priority: int = Field(default=0, ge=-100, le=100, examples=[10])
-    """Of the workspace's waiting runs, the one with the highest priority starts first."""
+    """The waiting run of the workspace with the highest priority starts first."""
 
     @field_validator("base_url")
     @classmethod
@@ -95,7 +96,7 @@ Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection", "distill
 Tune = Literal["lora", "full"]
 Importance = Literal["auto", "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 FAILURES_OF_POLICIES = (Category.CONTEXT_LENGTH, Category.TIMEOUT, Category.BUDGET, Category.AGENT_ERROR)
-"""What an agent's own answers can cause; everything else is the fault of something around it."""
+"""Failures that an agent's own answers can cause; everything else is the fault of something around it."""
 Scale = Literal["group", "batch", "none"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -159,7 +160,8 @@ class TrainingAdvanced(Advanced):
     chat_template_kwargs: JsonObject = Field(default_factory=dict, examples=[{"enable_thinking": False}])
     """Variables of the model's chat template, such as `enable_thinking`."""
     tune: Tune = "lora"
-    """What learns: `lora` an adapter, `full` every weight of the model, in fp32 and with the builtin sampler."""
+    """The weights that learn: `lora` an adapter, `full` every weight of the model, in fp32 and with the builtin
+    sampler."""
     shard: bool = False
     """Divide the base model's weights between the trainer's GPUs, for models that do not fit one; with
     `sampler = "vllm"`."""

@@ -1,4 +1,4 @@
-"""What a run runs: a rollout with its dataset, the model, the code; in training several of them."""
+"""The subject of a run: a rollout with its dataset, the model, the code; in training several of them."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -28,7 +28,7 @@ def megabytes(size: str | None) -> int:
 
 
 class Resources(Record):
-    """What a worker has. Sizes are in MB."""
+    """The resources of a worker. Sizes are in MB."""
 
     cpus: float = Field(default=0, ge=0)
     memory_mb: int = Field(default=0, ge=0)
@@ -74,7 +74,7 @@ class ResourceNeeds(Table):
 ExecutorName = Literal["local", "command", "slurm", "ray"]
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 START_WORDS = frozenset({"name", "count", "cpus", "memory_mb", "gpus", "disk_mb", "wall_s"})
-"""What the start command of a scheduler may be told of a job, besides its script on standard input."""
+"""Facts of a job for the start command of a scheduler, besides its script on standard input."""
 END_WORDS = frozenset({"id"})
 
 QUEUE_S = 86_400.0
@@ -122,7 +122,7 @@ class CommandOptions(Table):
     index_variable: str = ""
     """Variable with the number of a task, where `start` starts `{count}` tasks at once; empty: it starts one."""
     task_id: str = "{id}_{index}"
-    """What `list` and `end` call a task of several."""
+    """The name of one task of several for `list` and `end`."""
     env: list[str] = Field(default_factory=list)
     """Variables of the worker that the commands need beyond the usual ones, such as KUBECONFIG."""
 
@@ -152,7 +152,7 @@ class RayOptions(Table):
     """`[ray]`: an existing cluster."""
 
     address: str = "http://127.0.0.1:8265"
-    """Of its dashboard, where jobs are submitted."""
+    """URL of its dashboard, where jobs are submitted."""
     token_variable: str = "RAY_AUTH_TOKEN"
     """Variable of the worker with the cluster's token, if it has one."""
     ca_file: str = ""
@@ -228,11 +228,11 @@ class WorkerConfig(Table):
     """`osmosis worker start --config worker.toml`. A flag wins over its key."""
 
     executor: ExecutorName = "local"
-    """Where jobs run: on this machine, or where a scheduler puts them."""
+    """The place of jobs: this machine, or wherever a scheduler puts them."""
     max_jobs: int = Field(default=1, ge=1)
     """Jobs at once, also in a scheduler's queue."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """What runs can ask for."""
+    """Labels that runs can ask for."""
     queue_s: float = Field(default=QUEUE_S, gt=0, le=30 * QUEUE_S)
     """Seconds that a job may wait in a scheduler's queue; then its ticket expires, and it is taken out."""
     poll_s: float = Field(default=5, gt=0)
@@ -240,12 +240,13 @@ class WorkerConfig(Table):
     job_command: Annotated[list[str], BeforeValidator(_split_words)] = Field(
         default_factory=list, examples=[["apptainer", "exec", "osmosis.sif", "python3", "-m", "osmosis.jobs"]]
     )
-    """What starts a job where the scheduler runs it; empty: the Python of the worker, on a disk that both see."""
+    """The command that starts a job where the scheduler runs it; empty: the Python of the worker, on a disk that both
+    see."""
     node_dir: str = ""
     """Folder of jobs where the scheduler runs them, such as "$HOME/osmosis" with variables of that machine; empty: that
     of the worker, on a disk that both see."""
     resources: Resources | None = None
-    """What jobs can have there, all together; None: as the scheduler says."""
+    """Resources for all jobs together; None: as the scheduler says."""
     gate: GateAddress = Field(default_factory=GateAddress)
     """How rollout servers on other machines reach training jobs here."""
     command: CommandOptions | None = None

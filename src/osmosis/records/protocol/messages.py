@@ -21,16 +21,16 @@ ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_erro
 
 
 class WireSample(Record):
-    """What a rollout produced, as graded."""
+    """A conversation that a rollout produced, as graded."""
 
     messages: list[Message] = Field(default_factory=list)
     label: str | None = None
     reward: float | None = None
-    """None when grading failed or the sample is to be left out."""
+    """Missing (None) when grading failed or the sample is to be left out."""
     reason: str | None = None
     """Why the grader gave that reward; ours, and left out when there is none."""
     parts: dict[str, float] | None = None
-    """What the reward is made of; ours, and left out when there are none."""
+    """Parts of the reward; ours, and left out when there are none."""
     remove_sample: bool = False
     metrics: JsonObject = Field(default_factory=dict)
     extra_fields: JsonObject = Field(default_factory=dict)
@@ -175,14 +175,14 @@ class ServerHealth(Record):
     """`ok`; a server of generation 0.2 says `healthy`."""
     concurrency: ServerConcurrency = Field(default_factory=ServerConcurrency)
     instance_id: str | None = None
-    """What whoever started the server named it, else its `process_id`."""
+    """The server's name as given at its start, else its `process_id`."""
     process_id: int | str | None = None
     """A random text that changes with each start; our servers before 1.1 said the number of their process."""
     lifecycle: ServerLifecycle | None = None
 
 
 class CancelReply(Record):
-    """What each named rollout was."""
+    """The state of each named rollout."""
 
     dispositions: dict[str, str]
     """`cancelled_queued`, `cancelled_running` or `not_found` by rollout id."""

@@ -162,7 +162,7 @@ class RolloutRequest(Record):
 
     rollout_id: RolloutId
     server_url: Annotated[str, pydantic.AfterValidator(lambda value: check_url("server_url", value, None))]
-    """Where the trainer listens; kept verbatim."""
+    """The trainer's address; kept verbatim."""
     messages: list[MessageDict]
     completion_params: SamplingParamsDict
     tool_server_url: str | None = None

@@ -94,7 +94,7 @@ class PastRun(Record):
     low: float | None = None
     high: float | None = None
     row: RowCount | None = None
-    """None: the run has no rollout of the row."""
+    """Missing (None): the run has no rollout of the row."""
     trade: Trade | None = None
 
     @property
@@ -196,7 +196,7 @@ class Look(Record):
     """The two-sided p-value below which this look ends the test."""
     done: bool = False
     p_value: float | None = None
-    """None: not computed, or too few rows to tell."""
+    """Missing (None): not computed, or too few rows to tell."""
     difference: float | None = None
 
 

@@ -63,7 +63,7 @@ class Progress(Record):
     sandbox: str = ""
     """Isolation of rollouts, in words; empty until that is decided."""
     endpoint: str = ""
-    """Of a served model: the address of its chat completions, for the platform alone."""
+    """Address of a served model's chat completions, for the platform alone."""
     pause_s: float = Field(default=0.0, ge=0)
     """Seconds without calls that the model's endpoint asked for, when it refused one for its rate."""
 

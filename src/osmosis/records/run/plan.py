@@ -30,7 +30,7 @@ RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")  # The pattern of a
 
 
 class ModelSpec(Record):
-    """Which model answers, and how it is asked. Never holds a key: only the name of its variable."""
+    """The model that answers, and how it is asked. Never holds a key: only the name of its variable."""
 
     name: str
     """As the endpoint or LiteLLM knows it; verbatim with a base URL."""
@@ -95,7 +95,7 @@ def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None)
 
 
 class Selection(Record):
-    """Which rows of the dataset run. `rows` wins over everything; then offset, limit; then sample."""
+    """The rows of the dataset that run. `rows` wins over everything; then offset, limit; then sample."""
 
     limit: int | None = Field(default=None, ge=1)
     offset: int = Field(default=0, ge=0)
@@ -114,7 +114,7 @@ class Timeouts(Record):
     model_s: float | None = Field(default=300.0, gt=0)
     tool_s: float | None = Field(default=None, gt=0)
     run_s: float | None = Field(default=None, gt=0)
-    """Of the whole run; on the platform of each of its jobs."""
+    """Time for the whole run; on the platform for each of its jobs."""
 
     def ran_out(self) -> str | None:
         return None if self.run_s is None else f"time limit: the run did not finish within {self.run_s:g} s"
@@ -198,7 +198,7 @@ def _uses_up(limit: float | None, amounts: Sequence[float], in_flight: int) -> b
 
 
 class ProgramSpec(Record):
-    """What surrounds a program agent. Folders are relative to the workspace; each rollout gets copies."""
+    """The surroundings of a program agent. Folders are relative to the workspace; each rollout gets copies."""
 
     folder: str | None = None
     """Working folder to begin with: a repository, an `AGENTS.md`."""
@@ -272,7 +272,7 @@ class EvalPlan(Record):
     primary: str | None = None
     """Score that lists, verdicts and `--fail-under` use; None: the grader's reward, else the first one."""
     score_bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    """By score: the least and the greatest value it can have, where it says so. Intervals use them."""
+    """The least and the greatest value of each score that says so. Intervals use them."""
     pass_threshold: float = 1.0
     ks: list[int] | None = None
     """Extra k for pass@k; 1, 3, 5, 10 are always tried."""
@@ -286,11 +286,11 @@ class EvalPlan(Record):
     retry: Retry = Field(default_factory=Retry)
     budget: Budget = Field(default_factory=Budget)
     limits: RolloutLimits = Field(default_factory=RolloutLimits)
-    """Of each rollout; what reaches one is scored as far as it came."""
+    """Limits of each rollout; one that reaches a limit is scored as far as it came."""
     sandbox: SandboxChoice = Field(default_factory=SandboxChoice)
-    """Where the code of agents, tools and graders runs when they ask for a sandbox."""
+    """The sandbox for code of agents, tools and graders that ask for one."""
     program: ProgramSpec = Field(default_factory=ProgramSpec)
-    """Of an agent that is a command."""
+    """The program, for an agent that is a command."""
     branch: Branch | None = None
     """The rollout that this run continues."""
     cache: bool = False

@@ -19,7 +19,7 @@ AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]  # Problem of
 
 
 class Phase(str, Enum):
-    """Where a rollout failed."""
+    """The phase in which a rollout failed."""
 
     SETUP = "setup"  # Environment, rollout server or model not usable
     AGENT = "agent"  # While the agent or workflow ran
@@ -95,7 +95,7 @@ class Failure(Record):
     traceback: str | None = None
     """The last frames, redacted; None when there is no Python exception behind it."""
     fix: str | None = None
-    """What to do next, when known."""
+    """The next thing to do, when known."""
 
 
 LARGEST_SCORE = 1e50  # Largest score, so that sums of squares over any number of rollouts stay finite
@@ -117,7 +117,7 @@ class Score(Record):
     for the grader's own. A score function leaves it out.
     """
     value: float | None = None
-    """None when scoring failed: a failure is never a zero."""
+    """Missing (None) when scoring failed: a failure is never a zero."""
     reason: str | None = None
     """Explanation, shown beside the value."""
     metadata: JsonObject | None = None
@@ -156,7 +156,7 @@ class CallTokens(Record):
     completion_token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     top_logprobs: list[JsonObject] | None = None
-    """By token: `token`, `logprob` and the likeliest others."""
+    """For each token: `token`, `logprob` and the likeliest others."""
 
 
 @dataclass(slots=True)
@@ -205,9 +205,8 @@ class ModelCall(Record):
     cached: bool = False
     error: str | None = None
     purpose: str | None = None
-    """What it was for, when not the agent's own work: `title`, `router`, `probe`, `compaction`, `subagent`; or `retry`,
-    when its answer was never used.
-    """
+    """Its purpose, when not the agent's own work: `title`, `router`, `probe`, `compaction`, `subagent`; or `retry`,
+    when its answer was never used."""
     tokens: CallTokens | None = Field(default=None, exclude=True)
     """Not part of a stored rollout: a journal keeps it beside, in `tokens.jsonl`."""
 

@@ -56,9 +56,9 @@ class PinnedCommit(Record):
     """The full commit, when exactly one starts so."""
     ambiguous: bool = False
     on_remote: bool | None = None
-    """Whether a remote branch contains it; None when that is unknown here."""
+    """True when a remote branch contains it; None when that is unknown here."""
     has_entrypoint: bool | None = None
-    """Whether it contains the rollout's entrypoint; None when the commit is not here."""
+    """True when it contains the rollout's entrypoint; None when the commit is not here."""
 
 
 class FoundName(Record):
@@ -95,7 +95,7 @@ MAX_DIFF = 200_000  # Characters of a snapshot's diff that are sent and stored
 
 
 class SnapshotNote(Record):
-    """What was not committed when a working tree was submitted as it was; the code itself is a commit."""
+    """Changes that were not committed when a working tree was submitted as it was; the code itself is a commit."""
 
     parent: str | None = Field(default=None, max_length=64)
     files: list[str] = Field(default_factory=list)

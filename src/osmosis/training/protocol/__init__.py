@@ -1,4 +1,4 @@
-"""What a training job and its trainer say to each other: records, and the job's end of the connection.
+"""The messages between a training job and its trainer: records, and the job's end of the connection.
 
 The trainer is started with a plan and the path of a Unix socket (`python -m osmosis.training.trainer PLAN SOCKET`) and
 answers HTTP there. Nobody else can reach it: the socket has mode 0600, and there is no other way in.

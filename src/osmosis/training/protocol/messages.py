@@ -37,7 +37,7 @@ class Example(Record):
 class Collect(Record):
     type: Literal["collect"] = "collect"
     step: int
-    """Of a validation, the step whose weights it judges; 0 before the first step."""
+    """The step whose weights a validation judges; 0 before the first step."""
     kind: Literal["train", "validation"]
     rows: list[int]
     samples_per_row: int
@@ -163,11 +163,11 @@ class SampledAnswer(Record):
     tool_calls: list[SampledToolCall] = Field(default_factory=list)
     finish_reason: Literal["stop", "length", "tool_calls"]
     parse: Literal["template", "json", "content"] = "content"
-    """What read the answer: the tokenizer's response template, `<tool_call>` JSON, or nothing but the text."""
+    """The reader of the answer: the tokenizer's response template, `<tool_call>` JSON, or nothing but the text."""
     malformed_calls: int = 0
     held: bool = False
     repaired: bool = False
-    """Whether the chat template alone would have written other tokens over what was held."""
+    """True when the chat template alone would have written other tokens over those that were held."""
     step: int = 0
 
     @property

@@ -83,7 +83,7 @@ class TrainerPlan(Record):
     kl: float = Field(default=0.0, ge=0)
     clip: float = Field(default=0.2, gt=0)
     clip_high: float | None = Field(default=None, gt=0)
-    """None: the same as `clip`."""
+    """Default (None): the same as `clip`."""
     ratio_max: float | None = Field(default=None, gt=1)
     importance: Importance = "off"
     importance_cap: float = Field(default=2.0, gt=0)
@@ -109,7 +109,7 @@ class TrainerPlan(Record):
     shard: bool = False
     threads: int | None = Field(default=None, ge=1)
     max_memory_bytes: int | None = Field(default=None, ge=1)
-    """What a base model may take; None: what the machine has."""
+    """Memory that a base model may take; None: all that the machine has."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainerPlan":
@@ -197,9 +197,9 @@ class MergePlan(Record):
     adapter_path: str
     output_dir: str
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the weights that are saved; `auto`: of the base model's."""
+    """Type of the weights that are saved; `auto`: that of the base model's."""
     own_dtype: str = ""
-    """Of the base model's files: `float32`, `bfloat16`, `float16`; empty: they do not say."""
+    """Type in the base model's files: `float32`, `bfloat16`, `float16`; empty: they do not say."""
 
 
 class MergeResult(Record):

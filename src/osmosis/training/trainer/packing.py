@@ -29,7 +29,7 @@ class Part:
 
     token_ids: NDArray[np.int32]  # array of 32-bit integers
     trained: NDArray[np.int64]
-    """Where the trained tokens are in `token_ids`, never at 0: nothing comes before the first."""
+    """Places of the trained tokens in `token_ids`, never 0: nothing comes before the first."""
     logprobs: NDArray[np.float32]  # of the trained tokens, as they were sampled
     advantage: float = 1.0
     weight: float = 1.0  # of each trained token in the loss
@@ -43,7 +43,7 @@ class Tree:
     """Begin and end of each part's own tokens, and the ranges of its ancestors."""
     positions: list[NDArray[np.int64]] = field(default_factory=list)
     sources: list[NDArray[np.int64]] = field(default_factory=list)
-    """Of each part, where the predecessors of its trained tokens are."""
+    """Places of the predecessors of each part's trained tokens."""
     parts: list[Part] = field(default_factory=list)
     paths: list[NDArray[np.int64]] = field(default_factory=list)
     length: int = 0
@@ -69,7 +69,7 @@ class Tree:
 
 @dataclass(slots=True)
 class MicroBatch:
-    """What goes through the model at once; the arrays after `mask` are by trained token."""
+    """The part of a batch that goes through the model at once; the arrays after `mask` are by trained token."""
 
     input_ids: Tensor
     positions: Tensor

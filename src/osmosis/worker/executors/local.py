@@ -57,7 +57,7 @@ class LocalExecutor:
         self._machine = machine_id()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._gpus: dict[int, list[str]] = {}
-        """Of each job by process id, the GPUs that it alone has."""
+        """The GPUs that a job alone has, by its process id."""
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
         return [self._start(job) for job in jobs]
