@@ -285,7 +285,7 @@ def _login(url: str, token: str, answer: Verified | IssuedLogin, source: str) ->
 def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> OperationResult:
     person = saved.user.get("name") or saved.user.get("email") or "you"
     where = str(credentials.path) if saved.store == "file" else "the OS keyring"
-    how = "already logged in" if already else "logged in"
+    state = "already logged in" if already else "logged in"
     resource = {
         "platform_url": saved.url,
         **{name: getattr(saved, name) for name in ("user", "expires_at", "token_id", "source", "store")},
@@ -294,7 +294,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
         "workspace": saved.workspace,
         "workspaces": saved.workspaces,
     }
-    message = f"{how} at {_describe((saved.url, saved.workspace))} as {person}; the login is stored in {where}"
+    message = f"{state} at {_describe((saved.url, saved.workspace))} as {person}; the login is stored in {where}"
     has_workspace = saved.active_workspace or saved.workspaces or saved.workspace
     steps = [] if already or has_workspace else [NextStep("create a workspace", command="osmosis init NAME")]
     return OperationResult("auth.login", message, resource, next_steps=steps)

@@ -136,8 +136,8 @@ def upload(
             time.sleep(0.5)
             row = client.datasets.get(row.id)
         if row.status in ("error", "cancelled"):
-            why = row.error or "no reason given"
-            raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis check FILE")
+            reason = row.error or "no reason given"
+            raise ValidationError(f"the platform refused the dataset: {reason}", hint="osmosis check FILE")
         scope = scope_of(client)
     count = f", {row.row_count} rows" if row.row_count is not None else ""
     message = f"dataset {row.file_name or path.stem} is {row.status}{count}"

@@ -222,8 +222,8 @@ GUESSES = {
 }
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         current().output.stdout.write(f"osmosis-ai {__version__}\n")
         raise typer.Exit
 

@@ -266,8 +266,8 @@ def _until_served(ctx: AppContext, client: PlatformClient, name: str) -> ModelRo
         if row.deployment_state == "serving":
             return row
         if row.deployment_state in ("failed", "stopped", "stopping"):
-            why = row.deployment_message or f"it is {row.deployment_state}"
-            raise PlatformError(f"model {name} could not be deployed: {why}", hint=f"osmosis model logs {name}")
+            reason = row.deployment_message or f"it is {row.deployment_state}"
+            raise PlatformError(f"model {name} could not be deployed: {reason}", hint=f"osmosis model logs {name}")
         if time.monotonic() > deadline:
             raise PlatformError(f"model {name} is still being loaded", hint=f"osmosis model logs {name}")
         time.sleep(POLL_S)
@@ -312,8 +312,8 @@ def _done(client: PlatformClient, merge_id: str) -> ModelMerge:
         if merge.status == RunStatus.FINISHED.value:
             return merge
         if merge.status is None or RunStatus(merge.status).over:
-            why = merge.message or f"it is {merge.status}"
-            raise PlatformError(f"{merge.merged_from} was not merged: {why}", hint=merge.fix)
+            reason = merge.message or f"it is {merge.status}"
+            raise PlatformError(f"{merge.merged_from} was not merged: {reason}", hint=merge.fix)
         time.sleep(POLL_S)
 
 

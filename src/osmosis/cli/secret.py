@@ -194,8 +194,8 @@ def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -
         try:
             value = ctx.path(from_file).read_text().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ValidationError(f"cannot read {from_file}: {why}", hint="--from-file FILE") from None
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ValidationError(f"cannot read {from_file}: {reason}", hint="--from-file FILE") from None
     else:
         piped = from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty())
         value = ctx.stdin.read().rstrip("\r\n") if piped else ""

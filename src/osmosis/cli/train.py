@@ -156,8 +156,8 @@ def _run_probe(case: SubmitCase) -> str | None:
         case.ctx.output.say(f"probing {about} with the base model: {run.name}")
         detail = watch(case.ctx, case.client.evals, run.name)
         if detail.run.status != "finished":
-            why = f": {detail.failure.message}" if detail.failure else ""
-            message = f"not submitted: the probe {run.name} is {detail.run.status}{why}"
+            reason = f": {detail.failure.message}" if detail.failure else ""
+            message = f"not submitted: the probe {run.name} is {detail.run.status}{reason}"
             raise PlatformError(message, hint=f"osmosis eval logs {run.name}; or submit without --probe")
     return run.name
 

@@ -10,7 +10,7 @@ from osmosis.records.api.accounts import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.run.source import SyncState
 
-Said = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 NOT_CONNECTED = ("GIT_REPOSITORY_NOT_CONNECTED", "GIT_SCOPE_REQUIRED", "WORKSPACE_SCOPE_HEADER_ACCESS_DENIED")
 BUSY = ("Pending", "Syncing")
@@ -190,7 +190,7 @@ class Sync(Section):
         return [row for page in pages for row in page.rollouts]
 
     def wait_for(
-        self, commit: str, branch: str | None = None, *, timeout_s: float = TIMEOUT_S, said: Said = lambda _: None
+        self, commit: str, branch: str | None = None, *, timeout_s: float = TIMEOUT_S, report: Reporter = lambda _: None
     ) -> SyncState:
         """Poll until the platform has this commit of the branch (None: the default branch), starting one sync. Raise
         PlatformError when the sync failed or time is over, Conflict when the platform synced another commit."""
@@ -207,7 +207,7 @@ class Sync(Section):
                 started = True
             status = state.status or "no sync yet"
             if status != last:
-                said(status)
+                report(status)
                 last = status
             if time.monotonic() > deadline:
                 hint = "osmosis sync --status; the platform's log says more: osmosis platform logs"

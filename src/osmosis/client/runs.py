@@ -119,7 +119,7 @@ class Runs(Section):
 
 
 OUTCOMES = 200
-WHOLE = 50
+PAGE_ROWS = 50
 
 
 class EvalRuns(Runs):
@@ -145,7 +145,7 @@ class EvalRuns(Runs):
     def arrived(self, name: str, *, after: int) -> Iterator[run_api.OutcomePage]:
         """Yield all rollouts but the first ones, with conversations, in the order of arrival."""
         return self._pages(
-            run_api.OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
+            run_api.OutcomePage, self._path(name, "outcomes"), limit=PAGE_ROWS, offset=after, params={"whole": 1}
         )
 
     def trained_rows(self, name: str) -> set[str]:

@@ -214,15 +214,17 @@ def watch(base_dir: Path) -> None:
         _roots.append(root)
 
 
-Told = list[tuple[str, tuple[int, int] | None, bool]]
+OpenedFiles = list[tuple[str, tuple[int, int] | None, bool]]
 """Path; size and time, None for a file that was written; whether a score function opened it."""
 
 
-def news() -> Told:
+def news() -> OpenedFiles:
     global _reported
     if _reported[0] == AgentFiles.count_files() + len(_written):
         return []
-    files: Told = [(str(file), opened_file.stat, opened_file.scoring) for file, opened_file in list(_opened.items())]
+    files: OpenedFiles = [
+        (str(file), opened_file.stat, opened_file.scoring) for file, opened_file in list(_opened.items())
+    ]
     files += [
         (str(file), stat, False)
         for file in _imported(tuple(_roots))
@@ -234,7 +236,7 @@ def news() -> Told:
     return fresh
 
 
-def learn(files: Told) -> None:
+def learn(files: OpenedFiles) -> None:
     for path, stat, scoring in files:
         if stat is None:
             _written.add(Path(path))

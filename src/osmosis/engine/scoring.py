@@ -162,10 +162,10 @@ class FunctionScorer:
         # What a program agent left (exit status, output, diff) is a grader's business as much as the row is.
         data = {**row.data, "command": rollout.info["command"]} if "command" in rollout.info else row.data
         if self.full:
-            given: dict[str, Any] = {"messages": copy_json(rollout.messages), "metadata": copy_json(data)}
+            arguments: dict[str, Any] = {"messages": copy_json(rollout.messages), "metadata": copy_json(data)}
         else:
-            given = {"solution_str": solution_of(rollout.messages), "extra_info": copy_json(data)}
-        call = functools.partial(function, ground_truth=row.ground_truth, **given)
+            arguments = {"solution_str": solution_of(rollout.messages), "extra_info": copy_json(data)}
+        call = functools.partial(function, ground_truth=row.ground_truth, **arguments)
         judging = Judging(self.name, self.timeout_s, self.bounds)
         try:
             if self._is_async:

@@ -10,7 +10,7 @@ from osmosis.llm.failures import model_error, reported_error
 from osmosis.llm.model import Piece
 from osmosis.records.run.rollout import Category
 
-_WHOLE = ("role", "id", "type", "name", "finish_reason", "stop_reason")
+_UNDIVIDED = ("role", "id", "type", "name", "finish_reason", "stop_reason")
 """Text that a stream sends whole: a second time repeats it. All other text continues."""
 
 
@@ -122,7 +122,7 @@ def _joined(key: str, before: object, more: object) -> object:
     if isinstance(before, dict) and isinstance(more, dict):
         return {**before, **{k: _joined(k, before.get(k), v) for k, v in more.items() if v is not None}}
     if isinstance(before, str) and isinstance(more, str):
-        return (more or before) if key in _WHOLE else before + more
+        return (more or before) if key in _UNDIVIDED else before + more
     if isinstance(before, list) and isinstance(more, list):
         return before + more
     return more

@@ -115,9 +115,9 @@ class DatabaseRun:
         )
 
     def _artifacts(self, rollout: Rollout) -> Iterator[run_source.Artifact]:
-        place = f"runs/{self.run.id}/artifacts/row_{rollout.row_index}_run_{rollout.attempt}"
+        folder = f"runs/{self.run.id}/artifacts/row_{rollout.row_index}_run_{rollout.attempt}"
         for path, size in downloads.list_files(self.session, self.platform, self.run, rollout.rollout_id).items():
-            url = sign_url(self.platform, f"{place}/{path}", method="GET")
+            url = sign_url(self.platform, f"{folder}/{path}", method="GET")
             yield run_source.Artifact(path, size, url.removeprefix(self.platform.settings.url))
 
     def _actions(self) -> Iterator[run_source.Action]:

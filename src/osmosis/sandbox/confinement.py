@@ -79,8 +79,8 @@ def _instructions(machine: str, own_ipc: bool, families: tuple[int, ...]) -> Ite
     yield RETURN, 0, 0, ALLOW
     yield EQUAL, 0, 2 + len(families), SOCKET[machine]
     yield LOAD, 0, 0, FIRST_ARGUMENT
-    for place, family in enumerate(families):
-        yield EQUAL, len(families) - place, 0, family
+    for index, family in enumerate(families):
+        yield EQUAL, len(families) - index, 0, family
     yield RETURN, 0, 0, ERRNO | errno.EAFNOSUPPORT
     yield RETURN, 0, 0, ALLOW
 

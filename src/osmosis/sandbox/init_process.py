@@ -141,9 +141,9 @@ def become(user: int) -> None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    kept = 1 << CAP_DAC_READ_SEARCH
+    capabilities = 1 << CAP_DAC_READ_SEARCH
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
-    if libc.capset(header, struct.pack("=6I", kept, kept, kept, 0, 0, 0)) == 0:
+    if libc.capset(header, struct.pack("=6I", capabilities, capabilities, capabilities, 0, 0, 0)) == 0:
         libc.prctl(PR_CAP_AMBIENT, 2, CAP_DAC_READ_SEARCH, 0, 0)
     else:
         check(libc.capset(header, bytes(24)))

@@ -23,7 +23,7 @@ FLAGS = {
 }
 NEW_MOUNTS = 0x00020000
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-KEPT = 1 | 2 | 4 | 8 | 1024 | 2048
+KEPT_FLAGS = 1 | 2 | 4 | 8 | 1024 | 2048
 DETACH = 2
 RELATIME, ST_RELATIME = 1 << 21, 4096
 """Flags of a mount (`MS_*`) and, of what `statvfs` says, those that a remount must repeat."""
@@ -105,7 +105,7 @@ def mounts_below(target: str) -> list[str]:
 
 def remount(point: str, flags: int) -> None:
     now = os.statvfs(point).f_flag
-    mount("none", point, None, REMOUNT | BIND | flags | now & KEPT | (RELATIME if now & ST_RELATIME else 0))
+    mount("none", point, None, REMOUNT | BIND | flags | now & KEPT_FLAGS | (RELATIME if now & ST_RELATIME else 0))
 
 
 def enter_root(base: str = "/tmp") -> None:

@@ -24,7 +24,7 @@ _TAIL_LINES = 30
 _MESSAGE_LIMIT = 2000
 _OURS = f"{Path(__file__).parents[1]}/"
 _CHAIN_LIMIT = 8
-_KEPT = frozenset({Category.SERVER_DIED, Category.CANCELLED})
+_KEPT_CATEGORIES = frozenset({Category.SERVER_DIED, Category.CANCELLED})
 
 raised: ContextVar[list[BaseException] | None] = ContextVar("raised", default=None)
 """Collects the exceptions of user code for a debugger; None outside of one."""
@@ -84,7 +84,7 @@ def self_cancelled(phase: Phase = Phase.AGENT) -> Failure:
 
 def true_cause(failure: Failure, error: ModelError | None) -> Failure:
     """Return the category of an agent's last model call, except over a limit, a cancellation or a lost server."""
-    if error is None or failure.category in _KEPT or failure.phase is Phase.SCORE:
+    if error is None or failure.category in _KEPT_CATEGORIES or failure.phase is Phase.SCORE:
         return failure
     if failure.category is Category.TIMEOUT and failure.phase is Phase.AGENT:
         return failure

@@ -150,7 +150,7 @@ async def run_tool_calls(
 
     `timeout_s` bounds each call (a tool's own limit wins). Every error becomes that call's error result.
     `ctx` counts the calls in its metrics."""
-    tool_by_name = {one.name: one for one in tools}
+    tool_by_name = {tool.name: tool for tool in tools}
 
     async def answer(call: Mapping[str, object]) -> Message:
         call_id, name, arguments = get_tool_call_info(call)

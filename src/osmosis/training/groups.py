@@ -115,9 +115,9 @@ class GroupLedger:
     def count_due(self, steps: Sequence[int]) -> int:
         """Return how many groups to begin now that these steps wait for theirs; in the end no more than are needed."""
         plan, size = self._plan, self._plan.rows_per_step
-        wanted = size * len(steps) + math.ceil((plan.oversample - 1) * size - 1e-9)
+        needed = size * len(steps) + math.ceil((plan.oversample - 1) * size - 1e-9)
         left = size * (plan.steps - min(steps) + 1)
-        return max(0, min(wanted, left) - len(self.list_unused()))
+        return max(0, min(needed, left) - len(self.list_unused()))
 
     def _path(self, step: int) -> Path:
         return self._steps_dir / step_folder_name("train", step) / FILE

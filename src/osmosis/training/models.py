@@ -98,9 +98,9 @@ class TrainedModel(_LinkedModel):
     async def complete(self, request: ChatRequest) -> Completion:
         conversation = self._conversations.get(request.rollout_id) or Conversation()
         self.ignored |= request.params.keys() - OBEYED - HARMLESS
-        held = conversation.find_held_tokens(request.messages)
+        held_tokens = conversation.find_held_tokens(request.messages)
         try:
-            answer = await self._sample(request, request.params, seed=self._seed(request), held=held)
+            answer = await self._sample(request, request.params, seed=self._seed(request), held=held_tokens)
         except ModelError as error:
             if error.category == Category.CONNECTION.value:
                 self.lost.set()

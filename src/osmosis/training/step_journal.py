@@ -283,11 +283,11 @@ def count_sampled_tokens(rollouts: Sequence[StoredStepRollout]) -> int:
 
 def fidelity_figures(rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
     """Return what became of the sampled tokens; some in two sequences, or in none, are a bug, and an alarm."""
-    kept = {id(rollout): _count_sampled(rollout) for rollout in rollouts}
-    apart = [kept[id(r)] - r.sampled_tokens for r in rollouts if r.sampled_tokens is not None]
+    sampled = {id(rollout): _count_sampled(rollout) for rollout in rollouts}
+    apart = [sampled[id(r)] - r.sampled_tokens for r in rollouts if r.sampled_tokens is not None]
     return {
-        "fidelity/sampled_tokens": float(sum(kept.values()) - sum(apart)),
-        "fidelity/unscored_tokens": float(sum(kept[id(r)] for r in rollouts if r.reward is None)),
+        "fidelity/sampled_tokens": float(sum(sampled.values()) - sum(apart)),
+        "fidelity/unscored_tokens": float(sum(sampled[id(r)] for r in rollouts if r.reward is None)),
         "fidelity/twice": float(sum(max(0, difference) for difference in apart)),
         "fidelity/lost": float(sum(max(0, -difference) for difference in apart)),
         "fidelity/repaired": float(sum(r.repaired_calls for r in rollouts)),

@@ -258,8 +258,8 @@ class Worker:
         for job in welcome.jobs:
             if self.executor.owns(job.handle):
                 self._jobs[job.lease_id] = _Job(job.lease_id, job.job_id, job.run_name, job.kind, job.handle)
-        kept = f"; jobs of its earlier life go on: {len(self._jobs)}" if self._jobs else ""
-        log.info("worker %s asks %s for jobs%s", self.name, self.plan.platform_url, kept)
+        note = f"; jobs of its earlier life go on: {len(self._jobs)}" if self._jobs else ""
+        log.info("worker %s asks %s for jobs%s", self.name, self.plan.platform_url, note)
         if welcome.note:
             log.warning("worker %s: %s", self.name, welcome.note)
 
@@ -274,7 +274,7 @@ class Worker:
             slots=max(0, self.plan.max_jobs - len(alive - serving)),
             places=max(0, self.plan.max_deployments - len(alive & serving)),
             queue_s=self.plan.queue_s,
-            kept=self._kept(),
+            kept=self._list_folders(),
         )
 
     def _look(self) -> dict[str, JobState]:
@@ -331,7 +331,7 @@ class Worker:
 
     # --- folders ---
 
-    def _kept(self) -> list[str]:
+    def _list_folders(self) -> list[str]:
         now = time.monotonic()
         if not self.plan.own_folders or now - self._folders_at < FOLDERS_EVERY_S or not self.plan.runs_dir.is_dir():
             return []

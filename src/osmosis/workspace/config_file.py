@@ -41,8 +41,8 @@ class ConfigFile:
 
     def where(self, key: str) -> str:
         parts = tuple(key.split("."))
-        known = (self.lines.get(parts[:count]) for count in range(len(parts), 0, -1))
-        return f"{self.shown}:{next(filter(None, known), 1)}"
+        matches = (self.lines.get(parts[:count]) for count in range(len(parts), 0, -1))
+        return f"{self.shown}:{next(filter(None, matches), 1)}"
 
 
 def load_eval_config(path: Path, root: Path, *, to_run: bool = False) -> tuple[EvalConfig, list[Problem]]:

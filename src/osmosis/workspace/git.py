@@ -165,7 +165,7 @@ def read_rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> 
 
 def _list_lfs_attributes(repo: "Repo", root: Path, folder: str, paths: list[str]) -> list[str]:
     places = [root / ".gitattributes", *(root / folder).rglob(".gitattributes")]
-    if not any(place.is_file() and "filter=lfs" in place.read_text("utf-8", "replace") for place in places):
+    if not any(file.is_file() and "filter=lfs" in file.read_text("utf-8", "replace") for file in places):
         return []
     filtered = []
     for start in range(0, len(paths), 500):  # a command line has an end

@@ -62,7 +62,7 @@ def test_a_sync_is_started_once_and_followed(server: Syncing) -> None:
     server.go_through(state("Success"), state("Pending"), state("Syncing"), state("Success", HEAD))
     said: list[str] = []
     with PlatformClient(server.url, "t", identity="o/r") as client:
-        client.sync.wait_for(HEAD, said=said.append)
+        client.sync.wait_for(HEAD, report=said.append)
     assert (server.started, said) == (1, ["Success", "Pending", "Syncing"])
 
 

@@ -43,10 +43,10 @@ def _edit(noun: str, option: str) -> Rewrite:
 
 def _tag(rest: list[str]) -> list[str]:
     words: list[str] = []
-    given = iter(rest)
-    for word in given:
+    remaining = iter(rest)
+    for word in remaining:
         if word.startswith("--remove"):
-            words.append(f"--remove-tag={word.partition('=')[2] or next(given, '')}")
+            words.append(f"--remove-tag={word.partition('=')[2] or next(remaining, '')}")
         else:
             words += [word] if not words else [f"--tag={word}"]
     return ["eval", "edit", *words]
@@ -57,10 +57,10 @@ def _pin(rest: list[str]) -> list[str]:
 
 
 def _limits(words: Iterable[str]) -> Iterator[str]:
-    given = iter(words)
-    for word in given:
+    remaining = iter(words)
+    for word in remaining:
         key, equals, value = word.partition("=")
-        yield f"--set={key[2:]}={value if equals else next(given, '')}" if word.startswith("--") else word
+        yield f"--set={key[2:]}={value if equals else next(remaining, '')}" if word.startswith("--") else word
 
 
 def _retry(rest: list[str]) -> list[str]:

@@ -32,15 +32,15 @@ def explain_exception(error: Exception, words: Sequence[str], environ: Mapping[s
 def refused_by_machine(error: OSError) -> OsmosisError | None:
     if error.errno not in FULL | _CLOSED | _OTHER or isinstance(error, ConnectionError):
         return None
-    why = (error.strerror or "refused").lower()
+    reason = (error.strerror or "refused").lower()
     # Of two names (a copy, a rename) the second is the one that is written.
     path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
     if path is None:
         hint = "check free space: df -h ."
-        return ValidationError(f"cannot write: {why}", hint=hint) if error.errno in FULL else None
+        return ValidationError(f"cannot write: {reason}", hint=hint) if error.errno in FULL else None
     folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
     look = "df -h" if error.errno in FULL else "ls -ld"
-    return ValidationError(f"cannot use {path}: {why}", hint=f"{look} {shlex.quote(str(folder))}", path=path)
+    return ValidationError(f"cannot use {path}: {reason}", hint=f"{look} {shlex.quote(str(folder))}", path=path)
 
 
 def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:

@@ -31,17 +31,17 @@ COLUMNS = [
 def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: str) -> OperationResult:
     _refuse_local_flags(flags)
     remote = replace(ctx, options=replace(ctx.options, platform=url))
-    given = flags.settings
+    values = flags.settings
     options = replace(
         SubmitOptions.from_flags("eval", flags),
         config=config,
         wait=True,
         snapshot=True,
-        n=given.get("n"),
-        limit=given.get("limit"),
-        max_cost=given.get("max_cost"),
-        batch_size=parse_concurrency(given["batch_size"])[0] if "batch_size" in given else None,
-        params=sampling(given, flags.param),
+        n=values.get("n"),
+        limit=values.get("limit"),
+        max_cost=values.get("max_cost"),
+        batch_size=parse_concurrency(values["batch_size"])[0] if "batch_size" in values else None,
+        params=sampling(values, flags.param),
         every_row=True,
     )
     result = submit_config(remote, options)
@@ -79,17 +79,17 @@ def _refuse_local_flags(flags: RunFlags) -> None:
 
 
 def refuse_agent(ctx: AppContext, flags: RunFlags, url: str) -> UsageError:
-    why = "--on runs a config of a workspace, and these flags name code and rows of this folder"
+    reason = "--on runs a config of a workspace, and these flags name code and rows of this folder"
     try:
         workspace = find_workspace(ctx.cwd)
     except WorkspaceRequired:
-        return UsageError(why, hint="osmosis init --here --platform, then osmosis rollout new NAME")
+        return UsageError(reason, hint="osmosis init --here --platform, then osmosis rollout new NAME")
     parts = Path(workspace.relative(ctx.path((flags.module or "").rpartition(":")[0] or "."))).parts
     rollout = parts[1] if len(parts) > 1 and parts[0] == "rollouts" else None
     configs = [workspace.relative(path) for path in _find_configs(workspace, rollout)]
     if not configs:
-        return UsageError(why, hint="osmosis rollout new NAME makes one, with its config under configs/eval/")
-    return UsageError(why, hint=" or ".join(_command(config, flags, url) for config in configs))
+        return UsageError(reason, hint="osmosis rollout new NAME makes one, with its config under configs/eval/")
+    return UsageError(reason, hint=" or ".join(_command(config, flags, url) for config in configs))
 
 
 def _find_configs(workspace: Workspace, rollout: str | None) -> Iterator[Path]:

@@ -42,9 +42,9 @@ def list_lines(run: StoredRun, query: LineQuery) -> tuple[list[JsonObject], int]
             worth = value if value is not None else float("-inf")
             matching.append((ORDER.index(outcome), worth, rollout.row_index, rollout.attempt, rollout.key))
     matching.sort(key=lambda entry: entry[:4])
-    shown = matching[: query.limit]
-    rows = run.rows([row_index for _, _, row_index, _, _ in shown]) if shown else {}
-    return [_build_line(run, run.read(key), rows.get(row_index)) for _, _, row_index, _, key in shown], len(matching)
+    page = matching[: query.limit]
+    rows = run.rows([row_index for _, _, row_index, _, _ in page]) if page else {}
+    return [_build_line(run, run.read(key), rows.get(row_index)) for _, _, row_index, _, key in page], len(matching)
 
 
 def judge(run: StoredRun, rollout: Rollout) -> tuple[float | None, Outcome]:

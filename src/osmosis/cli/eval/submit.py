@@ -205,12 +205,12 @@ def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
     if not total:
         return f"{f'the first {evaluation.limit}' if evaluation.limit else 'a random 10 %'} {each}"
     count = count_sampled(total, evaluation.limit)
-    how = "" if count == total else f" (the first {count})" if evaluation.limit else " (a random 10 %)"
+    extent = "" if count == total else f" (the first {count})" if evaluation.limit else " (a random 10 %)"
     if count < min(total, FEW_ROWS):
-        message = f"{count} of {total} rows run{how}: too few to tell one agent from another"
+        message = f"{count} of {total} rows run{extent}: too few to tell one agent from another"
         more = f"--limit {min(total, FEW_ROWS)}, or limit in [evaluation]"
         case.ctx.output.warn("FEW_ROWS", f"{message}; for more: {more}")
-    return f"{count} of {total}{how} {each}"
+    return f"{count} of {total}{extent} {each}"
 
 
 def _print_submit(case: SubmitCase, run: SubmittedRun) -> PrintedSubmit:

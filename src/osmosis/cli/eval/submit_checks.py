@@ -210,7 +210,7 @@ def _wait_for_sync(case: SubmitCase) -> SyncState | None:
     def report(status: str) -> None:
         case.ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})", style="dim")
 
-    return case.client.sync.wait_for(commit, source.branch, timeout_s=SYNC_TIMEOUT_S, said=report)
+    return case.client.sync.wait_for(commit, source.branch, timeout_s=SYNC_TIMEOUT_S, report=report)
 
 
 def warn_of(ctx: AppContext, problems: Sequence[Problem]) -> None:

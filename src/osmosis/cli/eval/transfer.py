@@ -84,7 +84,7 @@ def download_run(
         "files": len(files),
         "files_fetched": got,
         "files_present": len(files) - len(missing),
-        "files_failed": [{"path": path, "error": why} for path, why in failed],
+        "files_failed": [{"path": path, "error": reason} for path, reason in failed],
         "bytes": total,
     }
     message = f"{got} files fetched to {folder}" + (f", {len(failed)} failed" if failed else "")

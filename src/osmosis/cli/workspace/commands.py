@@ -91,13 +91,13 @@ def list_workspaces() -> ListResult:
     ctx = current()
     with ctx.client(scoped=False) as client:
         rows = client.workspaces.list()
-    active, how = _find_active(ctx, rows)
+    active, source = _find_active(ctx, rows)
     items = [{**row.to_dict(), "current": row.name == active} for row in rows]
     columns = [
         Column("current", "", show=lambda v: "*" if v else ""),
         *build_columns("name=Name", "role=Role", "connected_repo.repo_full_name=Repository"),
     ]
-    return ListResult(items, columns, empty="no workspaces yet: osmosis init NAME", extra={"current_by": how})
+    return ListResult(items, columns, empty="no workspaces yet: osmosis init NAME", extra={"current_by": source})
 
 
 @app.command("show")
@@ -121,11 +121,11 @@ def current_workspace(
             return DetailResult(client.workspaces.webhook().to_dict(), title="webhook")
     with ctx.client(scoped=False) as client:
         rows = client.workspaces.list()
-    name, how = _find_active(ctx, rows)
+    name, source = _find_active(ctx, rows)
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise WorkspaceRequired("no workspace chosen", hint="osmosis workspace switch NAME, or osmosis init NAME")
-    return DetailResult({**row.to_dict(), "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
+    return DetailResult({**row.to_dict(), "chosen_by": source, "platform_url": ctx.platform_url}, title=str(name))
 
 
 @app.command()

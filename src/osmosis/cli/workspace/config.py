@@ -170,15 +170,15 @@ def list_values(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
         raise config_error(file, [p for p in problems if p.severity == "error"])
     rows = []
     for table, inner, _ in iterate_fields(type(config)):
-        held = getattr(config, table)
-        given = file.data.get(table) or {}
-        if inner is None or held is None:
-            values = dict(held or {})
+        current = getattr(config, table)
+        written = file.data.get(table) or {}
+        if inner is None or current is None:
+            values = dict(current or {})
         else:
-            values = {name: getattr(held, name) for name in inner.model_fields} | (held.model_extra or {})
+            values = {name: getattr(current, name) for name in inner.model_fields} | (current.model_extra or {})
         for name, value in values.items():
-            source = file.where(f"{table}.{name}") if name in given else "default"
-            if value is not None or name in given:
+            source = file.where(f"{table}.{name}") if name in written else "default"
+            if value is not None or name in written:
                 rows.append({"key": f"{table}.{name}", "value": value, "source": source})
             else:
                 rows.append({"key": f"{table}.{name}", "value": None, "source": "not set"})

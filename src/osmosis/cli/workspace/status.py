@@ -17,7 +17,7 @@ from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
 
-_FOUND = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "config": "configs"}
+_LABELS = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "config": "configs"}
 
 
 def status() -> DetailResult:
@@ -175,7 +175,7 @@ def sync(
             def report(status: str) -> None:
                 ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})")
 
-            state = client.sync.wait_for(commit, branch, timeout_s=timeout, said=report)
+            state = client.sync.wait_for(commit, branch, timeout_s=timeout, report=report)
         else:
             state = client.sync.wait_until_done(timeout_s=timeout)
     body = _body(state, source)
@@ -206,7 +206,7 @@ def _draw_sync(console: Console, body: JsonObject) -> None:
         row("", f"{commit[:10]} {branch}{default}")
     if platform["rollouts"]:
         row("rollouts", ", ".join(platform["rollouts"]))
-    for kind, label in _FOUND.items():
+    for kind, label in _LABELS.items():
         if names := [entry["name"] for entry in platform["found"] if entry["kind"] == kind]:
             row(label, ", ".join(names))
     if platform["error"]:

@@ -164,13 +164,13 @@ def count_bins(values: Sequence[float]) -> tuple[float, float, list[int]]:
 
 def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> list[tuple[JsonObject, bool]]:
     first = report.scores[0].name if report.scores else None
-    shown: dict[bool, list[tuple[JsonObject, bool]]] = {False: [], True: []}
+    examples: dict[bool, list[tuple[JsonObject, bool]]] = {False: [], True: []}
     for line in journal.in_order():
         value = ((line.get("scores") or {}).get(first) or {}).get("value")
         passed = value is not None and value >= plan.pass_threshold
-        if len(shown[passed]) < MAX_SHOWN:
-            shown[passed].append((line, passed))
-    return [*shown[False], *shown[True]][:MAX_SHOWN]
+        if len(examples[passed]) < MAX_SHOWN:
+            examples[passed].append((line, passed))
+    return [*examples[False], *examples[True]][:MAX_SHOWN]
 
 
 def message_text(message: JsonObject) -> str:

@@ -138,7 +138,7 @@ async def run_rubric(
                 AnsweredAgent(texts),
                 scorers=[scorer],
                 journal=journal,
-                observer=_Told(job, on_run),
+                observer=_RunObserver(job, on_run),
                 hashes=job.hashes(),
             ).run()
         finally:
@@ -214,7 +214,7 @@ async def ask_function(
     return _read(await in_thread(function, **arguments))
 
 
-class _Told(Observer):
+class _RunObserver(Observer):
     def __init__(self, job: RubricJob, on_run: OnRun | None) -> None:
         self._records = {record.index: record for record in job.records}
         self._on_run = on_run

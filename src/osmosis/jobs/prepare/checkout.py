@@ -206,8 +206,8 @@ class JobRows:
         spec = context.spec
         if spec.dataset_path:
             path, keys = Path(spec.dataset_path), list({row_key for _, row_key, _ in stored})
-            known = await asyncio.to_thread(KnownRows.of_dataset, path, spec.rows, keys)
-            return cls(path, known.only(spec.own_rows), sent=False)
+            known_rows = await asyncio.to_thread(KnownRows.of_dataset, path, spec.rows, keys)
+            return cls(path, known_rows.only(spec.own_rows), sent=False)
         path = context.work_dir / ROWS_FILE
         if not path.exists():
             await context.reporter.save("dataset", path)

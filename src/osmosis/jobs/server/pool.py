@@ -49,7 +49,7 @@ def ignore_change() -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _Member:
     server: Server
     agent: Agent
     in_flight: int = 0
@@ -70,7 +70,7 @@ class _Place:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    place: asyncio.Future[_Place]
+    member: asyncio.Future[_Member]
     been: set[str]
 
 
@@ -90,7 +90,7 @@ class ServerPool:
         self._servers = list(servers)
         self._log = log
         self._patience_s = patience_s
-        self._places: list[_Place] = []
+        self._members: list[_Member] = []
         self._waiting: deque[_Waiting] = deque()
         self._news = asyncio.Event()
 
@@ -100,7 +100,7 @@ class ServerPool:
             for server in self._servers:
                 server.on_change = self._changed
                 server.failed.add_done_callback(lambda _: self._changed())
-                self._places.append(_Place(server, await stack.enter_async_context(server.running(proxy, plan))))
+                self._members.append(_Member(server, await stack.enter_async_context(server.running(proxy, plan))))
             watching = asyncio.create_task(self._watch())
             try:
                 yield self
@@ -114,62 +114,62 @@ class ServerPool:
         been: set[str] = set()
         losses = 0
         while True:
-            place = await self._admitted(been)
+            member = await self._admitted(been)
             try:
-                rollout = await self._on(place, task, model)
+                rollout = await self._on(member, task, model)
             finally:
-                self._leave(place)
+                self._leave(member)
             if rollout is not None:
-                losses += place.server.lost(rollout)
-                if not place.server.lost(rollout) or losses >= TRIES:
+                losses += member.server.lost(rollout)
+                if not member.server.lost(rollout) or losses >= TRIES:
                     return rollout
-            been.add(place.server.name)
+            been.add(member.server.name)
             task.enter("waiting")
             reason = rollout.failure.message if rollout is not None and rollout.failure is not None else "it has failed"
-            self._log.write(STEP, f"{task.name} begins anew on another server: {place.server.name}: {reason}", "debug")
+            self._log.write(STEP, f"{task.name} begins anew on another server: {member.server.name}: {reason}", "debug")
 
-    async def _on(self, place: _Place, task: Task, model: RolloutModel) -> Rollout | None:
-        going = asyncio.ensure_future(place.agent.run(task, model))
+    async def _on(self, member: _Member, task: Task, model: RolloutModel) -> Rollout | None:
+        going = asyncio.ensure_future(member.agent.run(task, model))
         try:
-            await wait_for_first(going, place.server.failed)
+            await wait_for_first(going, member.server.failed)
             return going.result() if going.done() else None
         finally:
             await end_tasks(going)
 
-    async def _admitted(self, been: set[str]) -> _Place:
-        if not self._waiting and (place := self._free(been)) is not None:
-            place.in_flight += 1
-            return place
+    async def _admitted(self, been: set[str]) -> _Member:
+        if not self._waiting and (member := self._free(been)) is not None:
+            member.in_flight += 1
+            return member
         waiting = _Waiting(asyncio.get_running_loop().create_future(), been)
         self._waiting.append(waiting)
         try:
-            return await waiting.place
+            return await waiting.member
         except asyncio.CancelledError:
-            if waiting.place.done() and not waiting.place.cancelled():
-                self._leave(waiting.place.result())
+            if waiting.member.done() and not waiting.member.cancelled():
+                self._leave(waiting.member.result())
             raise
 
-    def _free(self, been: set[str]) -> _Place | None:
-        others = [place for place in self._places if place.up and place.server.name not in been]
-        free = [place for place in others or self._places if place.room]
-        return min(free, key=lambda place: place.load, default=None)
+    def _free(self, been: set[str]) -> _Member | None:
+        others = [member for member in self._members if member.up and member.server.name not in been]
+        free = [member for member in others or self._members if member.room]
+        return min(free, key=lambda member: member.load, default=None)
 
-    def _leave(self, place: _Place) -> None:
-        place.in_flight -= 1
+    def _leave(self, member: _Member) -> None:
+        member.in_flight -= 1
         self._hand_out()
 
     def _hand_out(self) -> None:
         waiting: list[_Waiting] = []
-        while self._waiting and any(place.room for place in self._places):
+        while self._waiting and any(member.room for member in self._members):
             first = self._waiting.popleft()
-            if first.place.done():
+            if first.member.done():
                 continue
-            place = self._free(first.been)
-            if place is None:  # room only where it has been
+            member = self._free(first.been)
+            if member is None:  # room only where it has been
                 waiting.append(first)
                 continue
-            place.in_flight += 1
-            first.place.set_result(place)
+            member.in_flight += 1
+            first.member.set_result(member)
         self._waiting.extendleft(reversed(waiting))
 
     def _changed(self) -> None:
@@ -179,14 +179,14 @@ class ServerPool:
     async def _watch(self) -> None:
         while True:
             self._news.clear()
-            failures = [place.server.failed.result() for place in self._places if place.server.failed.done()]
-            if len(failures) == len(self._places):
+            failures = [member.server.failed.result() for member in self._members if member.server.failed.done()]
+            if len(failures) == len(self._members):
                 return self.failed.set_result(failures[-1])
-            any_up = any(place.up for place in self._places)
+            any_up = any(member.up for member in self._members)
             try:
                 await asyncio.wait_for(self._news.wait(), None if any_up else self._patience_s)
             except asyncio.TimeoutError:
-                names = ", ".join(place.server.name for place in self._places if not place.server.failed.done())
+                names = ", ".join(member.server.name for member in self._members if not member.server.failed.done())
                 message = f"no rollout server has answered for {self._patience_s:g} s: {names}"
                 if failures:
                     message += f"; {len(failures)} have failed: {failures[-1].message}"

@@ -272,8 +272,8 @@ class LocalLibrary:
 
     def _run_folders(self) -> dict[str, Path]:
         folders: dict[str, Path] = {}
-        found = (sorted(folder.glob(pattern)) for folder in self.folders for pattern in _RUN_FILES)
-        for folder in dict.fromkeys(path.parent for paths in found for path in paths):
+        files = (sorted(folder.glob(pattern)) for folder in self.folders for pattern in _RUN_FILES)
+        for folder in dict.fromkeys(path.parent for paths in files for path in paths):
             name, number = folder.name, 1
             while name in folders:
                 number += 1

@@ -14,7 +14,7 @@ from osmosis.errors import RateLimited
 
 Kind = Literal["login", "poll", "write", "question", "worker"]
 PER_MINUTE: dict[Kind, int] = {"login": 60, "poll": 600, "write": 1200, "question": 6000, "worker": 12_000}
-_WHAT: dict[Kind, str] = {
+_SUBJECTS: dict[Kind, str] = {
     "login": "attempts to log in",
     "poll": "questions about a login",
     "write": "changes",
@@ -46,7 +46,7 @@ class RateLimits:
                         del self._arrivals[old]
                 return
         seconds = max(1, math.ceil(wait))
-        message = f"too many {_WHAT[kind]}: at most {self._per_minute[kind]} a minute"
+        message = f"too many {_SUBJECTS[kind]}: at most {self._per_minute[kind]} a minute"
         raise RateLimited(message, hint=f"try again in {seconds} s", retry_after=seconds)
 
 

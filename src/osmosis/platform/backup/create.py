@@ -78,8 +78,8 @@ def _attempt(
     vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
     with open_writer(target, build_header(engine, vault.key_id, has_master_key=with_master_key)) as archive:
         if with_master_key:
-            given = settings.master_key.get_secret_value().encode()
-            archive.add("master.key", given or (settings.data_dir / "master.key").read_bytes())
+            typed = settings.master_key.get_secret_value().encode()
+            archive.add("master.key", typed or (settings.data_dir / "master.key").read_bytes())
         _add_files(settings, objects, archive)
         with open_snapshot(engine) as connection:
             paths, repositories = _needed(connection)

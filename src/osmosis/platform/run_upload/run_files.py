@@ -34,7 +34,7 @@ REPORT = "report.json"
 LOGS = "logs.txt"
 ANNOTATIONS = "annotations.jsonl"
 TOKENS = "tokens.jsonl"
-KNOWN = (INDEX, REPORT, LOGS, ANNOTATIONS, TOKENS, "progress.json", "metrics.json", "summary.jsonl")
+FIXED_FILES = (INDEX, REPORT, LOGS, ANNOTATIONS, TOKENS, "progress.json", "metrics.json", "summary.jsonl")
 TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json\Z")
 ARTIFACT = re.compile(r"^artifacts/row_(\d{1,9})_run_(\d{1,9})/(.{1,1000})\Z")
 TRIAL = re.compile(r"^rollout_trials/([^/]{1,256})/(?:[A-Za-z0-9._+-]{1,200}\.json|artifacts/(.{1,1000}))\Z")
@@ -125,7 +125,7 @@ def parse_artifact(path: str) -> Artifact | None:
 
 
 def is_allowed_path(path: str) -> bool:
-    if path in KNOWN or TRAJECTORY.match(path):
+    if path in FIXED_FILES or TRAJECTORY.match(path):
         return True
     match = TRIAL.match(path)
     return parse_artifact(path) is not None if match is None or match[2] is not None else _is_id(match[1])

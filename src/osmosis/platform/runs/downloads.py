@@ -30,7 +30,7 @@ TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json\Z")
 ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)\Z")
 
 
-Kept = Mapping[str, int]
+StoredSizes = Mapping[str, int]
 """The size in bytes of each artifact in the object store, by key; empty if objects are in the data folder."""
 
 
@@ -39,7 +39,12 @@ def list_stored(objects: Objects, run_id: str) -> dict[str, int]:
 
 
 def build_manifest(
-    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, types: str | None, rows: str | None
+    session: Session,
+    settings: PlatformSettings,
+    run: tables.Run,
+    stored: StoredSizes,
+    types: str | None,
+    rows: str | None,
 ) -> RunFiles:
     selected = [part.strip() for part in (types or ",".join(TYPES)).split(",") if part.strip()]
     if unknown := sorted(set(selected) - set(TYPES)):
@@ -63,7 +68,7 @@ def build_manifest(
     return RunFiles(files=files, totals=totals)
 
 
-def _tokens(session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterator[int]:
+def _tokens(session: Session, settings: PlatformSettings, run: tables.Run, stored: StoredSizes) -> Iterator[int]:
     try:
         file = open_artifact(session, settings, run, stored, TOKENS)
     except NotFound:
@@ -109,7 +114,7 @@ def _most_bytes(settings: PlatformSettings) -> int:
 
 
 def _artifacts(
-    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, ranges: list[tuple[int, int]]
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: StoredSizes, ranges: list[tuple[int, int]]
 ) -> Iterator[RunFile]:
     by_folder = _by_place(stored)
     for row in session.scalars(_select_rows(run, ranges)):
@@ -140,7 +145,7 @@ def _key(run: tables.Run, parts: Sequence[str]) -> str:
     return "/".join(("runs", run.id, *parts))
 
 
-def _by_place(stored: Kept) -> dict[str, dict[str, int]]:
+def _by_place(stored: StoredSizes) -> dict[str, dict[str, int]]:
     by_folder: dict[str, dict[str, int]] = {}
     for key, size in stored.items():
         work, _, rest = key.partition("/artifacts/")
@@ -191,7 +196,7 @@ def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:
 
 
 def open_artifact(
-    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: StoredSizes, path: str
 ) -> safe_open.ArtifactFile | str | None:
     """Return an open artifact, or its key in the object store; None for another kind of path."""
     if path != TOKENS and not ARTIFACT.match(path):
@@ -205,7 +210,7 @@ def open_artifact(
     raise NotFound(f"run {run.name!r} has no file {path!r}")
 
 
-def find_key(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
+def find_key(session: Session, run: tables.Run, stored: StoredSizes, path: str) -> str | None:
     keys = (_key(run, parts) for parts in _parts(session, run, path)) if stored else ()
     return next((key for key in keys if key in stored), None)
 

@@ -72,7 +72,7 @@ def resume(
     lifecycle.log(session, run, f"resumed by {user.name}, from the last checkpoint")
 
 
-KEPT = (
+KEPT_COLUMNS = (
     *("workspace_id", "repository_id", "dataset_id", "kind", "config", "rollout", "model_path", "dataset"),
     *("dataset_path", "dataset_sha256", "dataset_rows", "branch", "commit_sha", "rows", "sampled_rows", "sample_seed"),
     *("snapshot", "tags", "environments"),
@@ -85,7 +85,7 @@ def copy_run(
     _check_inputs(session, run, secret_values)
     scopes, _ = secrets.resolve(session, run.workspace_id, user.id, run.secret_scopes, secret_values)
     again = tables.Run(
-        **{name: getattr(run, name) for name in KEPT},
+        **{name: getattr(run, name) for name in KEPT_COLUMNS},
         id=tables.new_id(),
         creator_id=user.id,
         name=lifecycle.next_name(session, run.workspace_id, run.rollout),

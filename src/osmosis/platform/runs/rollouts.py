@@ -24,7 +24,7 @@ from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import DerivedKeys, Key
 
 PAGE = 300
-SAID = ("messages", "calls", "info")
+CONVERSATION_FIELDS = ("messages", "calls", "info")
 KEY = ["run_id", "step", "row_key", "attempt"]
 ROWS = re.compile(r"^\d+(-\d+)?\Z")
 
@@ -130,7 +130,7 @@ def list_outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> 
     query = sa.select(tables.Rollout.body).where(_counted(run_id)).order_by(*_order())
     for text in session.scalars(query.limit(limit).offset(offset)):
         record = orjson.loads(text)
-        for name in SAID:
+        for name in CONVERSATION_FIELDS:
             record.pop(name, None)
         lines.append(orjson.dumps(record))
     return lines
@@ -178,7 +178,7 @@ def parse_rows(spec: str | None) -> Iterator[tuple[int, int]]:
         yield int(low), int(high or low)
 
 
-KEPT = 64
+MOST_TALLIES = 64
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def tally_of(session: Session, run_id: str) -> RunTally:
         tally = tally.added([(id_, status, reward) for id_, status, reward in since])
     tallies.pop(run_id, None)
     tallies[run_id] = tally
-    for stale in list(tallies)[:-KEPT]:
+    for stale in list(tallies)[:-MOST_TALLIES]:
         tallies.pop(stale, None)
     return tally
 

@@ -64,8 +64,8 @@ def add_up(run: tables.Run, jobs: Sequence[tables.Job]) -> None:
     rolling = Stage.ROLLOUTS.value
     progress = tables.StoredProgress(stage=rolling if rolling in stages else stages[0] if stages else "")
     progress["completed"], progress["total"] = completed, total
-    held = [job.progress for job in jobs if job.state == QueueState.HELD and job.progress]
-    progress["in_flight"] = sum((Counter(item.get("in_flight")) for item in held), Counter())
+    current = [job.progress for job in jobs if job.state == QueueState.HELD and job.progress]
+    progress["in_flight"] = sum((Counter(item.get("in_flight")) for item in current), Counter())
     if sandbox := next((item["sandbox"] for item in progresses if item.get("sandbox")), ""):
         progress["sandbox"] = sandbox
     run.progress = progress

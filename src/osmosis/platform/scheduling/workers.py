@@ -188,8 +188,8 @@ def _find_end(
     job, work, now = held_job.job, held_job.work, utc_now()
     reason, silent = "", False
     if not report.alive:
-        how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
-        reason = report.reason or f"the job {how} without a result"
+        end = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
+        reason = report.reason or f"the job {end} without a result"
         reason += f"; its last output:\n{report.words}" if report.words else ""
     elif leases.has_open_ticket(job) and (expiry := leases.explain_expired_ticket(work, job)):
         reason = expiry
@@ -404,6 +404,8 @@ def describe_state(worker: tables.Worker) -> str:
 def describe_sandboxes(platform: Platform, run: tables.Run) -> str | None:
     own = sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id == run.workspace_id)
     with platform.db.read() as session:
-        there = session.scalars(sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), own))
-        fit = [worker for worker in there if describe_state(worker) in ("idle", "working") and run.kind in worker.kinds]
+        workers = session.scalars(sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), own))
+        fit = [
+            worker for worker in workers if describe_state(worker) in ("idle", "working") and run.kind in worker.kinds
+        ]
     return "; or ".join(sorted({worker.sandbox for worker in fit})) or None

@@ -41,9 +41,9 @@ def _find_dataset(
 def dataset_list(viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
     with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
-        rows, place = fetch_numbered(session, datasets.select_datasets(row), at)
+        rows, position = fetch_numbered(session, datasets.select_datasets(row), at)
         return page(
-            "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, **place,
+            "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, **position,
             may_upload=may(role, "data"),
         )  # fmt: skip
 

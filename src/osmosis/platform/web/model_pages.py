@@ -41,14 +41,14 @@ def model_list(viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
         same = tables.BaseModel.workspace_id == row.id
         bases = list(session.scalars(sa.select(tables.BaseModel).where(same).order_by(tables.BaseModel.name)))
         query = models.select_trained(row.id).order_by(tables.Checkpoint.created_at.desc())
-        rows, place = fetch_numbered(session, query, at)
+        rows, position = fetch_numbered(session, query, at)
         of_page = sa.select(tables.Run).where(tables.Run.id.in_({checkpoint.run_id for checkpoint in rows}))
         runs = {run.id: run for run in session.scalars(of_page)}
         open_deployments = session.scalars(deployments.select_deployments(row.id, open_only=False))
         states = {run.name: deployments.state_of(run) for run in open_deployments}
     return page(
         "models.html", viewer, here="models", workspace=workspace, bases=bases, trained=rows, runs=runs,
-        states=states, **place,
+        states=states, **position,
     )  # fmt: skip
 
 

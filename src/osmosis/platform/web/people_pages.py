@@ -148,9 +148,9 @@ def export_of_platform(request: Request, viewer: ViewerDep) -> Response:
 def _audit(viewer: Viewer, workspace: tables.Workspace | None, action: str, at: int) -> Response:
     with viewer.platform.db.read() as session:
         query = audit.select_entries(workspace_id=workspace.id if workspace else None, action=action.strip()[:100])
-        rows, place = fetch_numbered(session, query, at)
+        rows, position = fetch_numbered(session, query, at)
     of = workspace.name if workspace else None
-    return page("audit.html", viewer, here="audit", workspace=of, found=rows, **place, action=action)
+    return page("audit.html", viewer, here="audit", workspace=of, found=rows, **position, action=action)
 
 
 def _export(request: Request, workspace_id: str | None) -> Response:

@@ -20,13 +20,13 @@ from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewe
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import SECURITY, Build, Document, Page, build_environment
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SITE = Path(__file__).parents[2] / "_site"
 _POLICY = SECURITY["Content-Security-Policy"].replace(
     "default-src 'self'", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
 )
 MAX_FORM_BYTES = 64 * 1024
-ENVIRONMENT = build_environment(HERE / "templates")
+ENVIRONMENT = build_environment(FOLDER / "templates")
 
 
 def html(view: Page) -> str:

@@ -74,7 +74,7 @@ def check_run(workspace: tables.Workspace, run: tables.Run, job: tables.Job) -> 
             if name == "rollouts":
                 key, in_flight = "the batch size", " in flight"
             raise ValidationError(
-                f"this run wants {amount:g} {_SAID[name]}{in_flight}, and workspace {workspace.name} may have {most:g}",
+                f"this run wants {amount:g} {_UNIT[name]}{in_flight}, and workspace {workspace.name} may have {most:g}",
                 hint=f"lower {key} to {most:g} or less; osmosis workspace quota shows the limits",
                 code="QUOTA_EXCEEDED",
             )
@@ -87,12 +87,12 @@ def explain_waiting(session: Session, workspace: tables.Workspace, run: tables.R
         have, most = getattr(use.used, name), getattr(use.limits, name)
         amount = 1 if name == "runs" else getattr(job, name, 0)
         if most is not None and amount and have and have + amount > most:
-            return f"waits: {have:g} of {most:g} {_SAID[name]} of this workspace are in use (osmosis workspace quota)"
+            return f"waits: {have:g} of {most:g} {_UNIT[name]} of this workspace are in use (osmosis workspace quota)"
     return ""
 
 
-_SAID = {"runs": "runs", "rollouts": "rollouts", "cpus": "cpus", "memory_mb": "MB of memory", "gpus": "gpus"}
-IN_FLIGHT = tuple(_SAID)
+_UNIT = {"runs": "runs", "rollouts": "rollouts", "cpus": "cpus", "memory_mb": "MB of memory", "gpus": "gpus"}
+IN_FLIGHT = tuple(_UNIT)
 
 
 def _exceeded(workspace: tables.Workspace, message: str, flag: str) -> Conflict:

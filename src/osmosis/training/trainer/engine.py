@@ -335,9 +335,9 @@ class LocalEngine(TrainingLoop):
     def _measure_budget(self, *, is_checkpointing: bool) -> int:
         config = self.module.config.get_text_config()
         depth = config.num_hidden_layers
-        kept = 2 * depth + 34 if is_checkpointing else 34 * depth
+        stored = 2 * depth + 34 if is_checkpointing else 34 * depth
         mask = 4 * (self.plan.max_prompt_length + self.plan.max_response_length)
-        per_token = mask + kept * config.hidden_size * self.loaded.dtype.itemsize
+        per_token = mask + stored * config.hidden_size * self.loaded.dtype.itemsize
         per_logits = 12 * config.vocab_size
         room = MEMORY_SHARE * free_memory(self.device)
         if self.predict.is_chunked:

@@ -91,8 +91,8 @@ class LocalExecutor:
         return handle.to_dict()
 
     def _choose_gpus(self, count: int) -> list[str]:
-        taken = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
-        free = [name for name in gpu_names(self._environ) if name not in taken] if count else []
+        used = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
+        free = [name for name in gpu_names(self._environ) if name not in used] if count else []
         if len(free) < count:
             raise PlatformError(f"the job needs {count} GPUs, and {len(free)} are free")
         return free[:count]
