@@ -120,8 +120,8 @@ def every_page(platform: RunningPlatform) -> list[str]:
         session.flush()
         below = [f"/datasets/{dataset.id}", f"/models/{model.id}"]
     first, second = runs
-    of_run = ("", "/rollouts", "/rollouts?by=rollout&col=prompt", "/rollouts/1/0", "/config", "/logs")
-    of_workspace = ("submit", "datasets", "models", "repository", "secrets", "members", "audit")
+    of_run = ("", "/rollouts", "/rollouts?by=rollout&col=prompt", "/rollouts/1/0", "/config", "/logs", "/share")
+    of_workspace = ("submit", "datasets", "models", "repository", "production", "secrets", "members", "audit")
     return [
         "/",
         *(f"/runs/{first}{path}" for path in of_run),
@@ -129,7 +129,7 @@ def every_page(platform: RunningPlatform) -> list[str]:
         f"/compare?run={first}&run={second}",
         f"/compare?run={failed}&run={trained}&smooth=some",
         f"/compare?run={first}&run={second}&row=1&attempt=0",
-        "/history",
+        *("/history", "/decisions"),
         *(f"/demo/{page}" for page in of_workspace),
         *below,
         *("/tokens", "/workers", "/users", "/audit", "/device"),
@@ -149,6 +149,26 @@ def test_no_page_has_a_serious_finding_or_scrolls_sideways(
         assert visit.page.goto(platform.url + path).status == 200, path
         found[path] = findings(visit.page, rules)
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_what_a_button_opens_is_whole_on_a_phone(visit: Visit, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "menus")
+    add_rollouts(platform.parts, run_id, [rollout(0, 0)])
+    visit.page.goto(f"{platform.url}/demo/secrets")
+    visit.page.get_by_label("Name").fill("OPENAI_API_KEY")
+    visit.page.get_by_label("Value").fill("a value")
+    visit.page.get_by_role("button", name="Set").click()
+    for path, summary in ((f"/runs/{run_id}", "Tags and note"), (f"/runs/{run_id}", "Delete"),
+                          (f"/runs/{run_id}/rollouts", "Columns"), ("/demo/secrets", "Delete")):  # fmt: skip
+        visit.page.goto(platform.url + path)
+        visit.page.locator("main summary", has_text=summary).click()
+        opened = visit.page.locator("details[open] > .panel")
+        opened.locator("button, input").last.click(trial=True)
+        box = opened.bounding_box()
+        assert box["x"] >= 0, (path, summary)
+        assert box["x"] + box["width"] <= 390, (path, summary)
     assert visit.complaints == []
 
 

@@ -20,6 +20,14 @@ def score(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.3f}"
 
 
+def short(value: float, digits: int = 4) -> str:
+    """`0.8296`, `51.2k`, `6.144M`."""
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / unit:.{digits}g}{letter}"
+    return f"{value:.{digits}g}"
+
+
 def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value * 100:.1f} %"
 

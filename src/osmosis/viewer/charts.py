@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from osmosis.metrics.formats import short
 from osmosis.metrics.training import CurveInfo, curve_info, in_order, list_changed_keys, training_figures
 from osmosis.metrics.warnings import Curve
 from osmosis.records.run.history import History
@@ -102,7 +103,7 @@ def history_chart(history: History) -> HistoryChart | None:
         for number in range(min(len(names), MAX_SERIES))
     ]
     baseline_y = next((y(value) for run, value in runs if run.id == history.baseline), None)
-    ticks = [(y(value), f"{value:.3g}") for value in scale]
+    ticks = [(y(value), short(value, 3)) for value in scale]
     return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, ticks)
 
 
@@ -161,7 +162,7 @@ def build_charts(runs: Sequence[ChartedRun], smoothing: str = "none") -> Charts:
     for key in in_order({key for run in runs for key in run.curves}):
         info, values = curve_info(key), {value for run in runs for _, value in run.curves.get(key, ())}
         if len(values) == 1:
-            constant.append((info.title, f"{values.pop():.4g}"))
+            constant.append((info.title, short(values.pop())))
         else:
             groups.setdefault(info.group, []).append(_chart(key, runs, SMOOTHING[smoothing]))
     return Charts(list(groups.items()), constant, smoothing)
@@ -188,7 +189,7 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
     columns = []
     for step, (left, right) in zip(pointed, pairwise(edges), strict=True):
         present = [(i, value) for i, curve in enumerate(curves) for at, value in curve if at == step]
-        texts = [f"{runs[i].name} {value:.4g}" if len(runs) > 1 else f"{value:.4g}" for i, value in present]
+        texts = [f"{runs[i].name} {short(value)}" if len(runs) > 1 else short(value) for i, value in present]
         title, url = f"step {step}: {', '.join(texts)}", f"{runs[present[0][0]].url}/rollouts?step={step}"
         dots = [(i, y(value)) for i, value in present]  # numbers of runs, and heights
         area = {"x": x(step), "left": round(left, 1), "width": round(right - left, 1)}
@@ -198,9 +199,9 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
         lines=[(i, line(_smooth(curve, weight)), line(curve) if weight else "") for i, curve in enumerate(curves)],
         columns=columns,
         marks=[(x(s), name) for run in runs for s, name in run.checkpoints if first_step <= s <= last_step],
-        ticks=[(y(value), f"{value:.3g}") for value in ticks],
-        first=f"{curves[0][0][1]:.4g}" if curves[0] else "",
-        latest=f"{curves[0][-1][1]:.4g}" if curves[0] else "",
+        ticks=[(y(value), short(value, 3)) for value in ticks],
+        first=short(curves[0][0][1]) if curves[0] else "",
+        latest=short(curves[0][-1][1]) if curves[0] else "",
         first_step=first_step,
         last_step=last_step,
     )

@@ -40,6 +40,7 @@ def test_a_curve_and_the_values_of_its_steps() -> None:
         ((-0.0029, 0.0026), ["-0.004", "-0.002", "0", "0.002", "0.004"]),
         ((0.0, 9.9e-06), ["0", "5e-06", "1e-05"]),
         ((161.0, 325.0), ["100", "200", "300", "400"]),
+        ((5e4, 6.1e6), ["0", "5M", "10M"]),
     ],
 )
 def test_an_axis_has_round_values_around_the_curve(values: tuple[float, float], texts: list[str]) -> None:

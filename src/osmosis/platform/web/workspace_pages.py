@@ -217,11 +217,11 @@ def _submit_page(
         commit = branches.get(branch)
         rows = sync.list_contents(session, repository.id, commit, kinds=("config",)) if repository and commit else []
         configs = [config.path for config in rows if config.path.startswith(tuple(KINDS))]
-        chosen = form.get("config", "")
+        chosen = form.get("config") or min(configs, key=lambda path: path.endswith("/default.toml"), default="")
         text = ""
         if chosen and problem is None:
             try:
-                text = _read_config(request, session, row, form)
+                text = _read_config(request, session, row, {**form, "config": chosen})
             except OsmosisError as error:
                 problem = error
     return page(
