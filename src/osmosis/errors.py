@@ -159,8 +159,7 @@ class InternalError(OsmosisError):
     exit_code = 3
 
 
-class LoadError(ValidationError):
-    """User code named by `module:attribute` or an entrypoint cannot be loaded."""
+class LoadError(ValidationError): ...
 
 
 class DatasetError(ValidationError):

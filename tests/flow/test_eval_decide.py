@@ -83,7 +83,7 @@ def test_questions_are_answered_and_the_runs_are_used_again(workspace: Path) -> 
     assert 'href="/decisions/d"' in render(routes.build_page(library, "decisions", QueryParams()))
     other = decide(workspace, "terse >= task - 0.2", *asked[1:])
     assert other.code == 2
-    assert "began with other words (words)" in json.dumps(other.error)
+    assert "began with other values of words" in json.dumps(other.error)
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):
     del sys.modules["chat_score"]  # a person's next command is a new process
     code, _, err = osmosis(line)
     assert code == 1
-    assert "0 reuse, 10 regrade, 0 rerun (score changed: chat_score.py)" in err
+    assert "0 kept, 10 to score again, 0 to run again (score changed: chat_score.py)" in err
     code, out, err = osmosis(f"{OFFLINE} --name r --yes --json")
     assert code == 0, err
     figures = json.loads(out)["data"]["summary"]["eval_fns"]["chat_score:exact"]

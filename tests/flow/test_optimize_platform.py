@@ -157,6 +157,8 @@ def test_what_cannot_work_is_refused_at_the_submit(place: Place) -> None:
         config.write_text(before.replace("test_rows = 16", "test_rows = 60"))
         refused = place.run("optimize", "submit", "numbers", "--yes").error
         assert "the dataset has 30 different rows" in json.dumps(refused)
+        config.write_text(before.replace("[optimize]", '[optimize]\nprompts = ["elsewhere"]'))
+        assert "elsewhere" in place.run("optimize", "submit", "numbers", "--yes").error["message"]
         config.write_text(before.replace("max_rollouts = 150", "max_rollouts = 50"))
         assert "max_rollouts = 50 is too few" in json.dumps(place.run("optimize", "submit", "numbers", "--yes").error)
     finally:

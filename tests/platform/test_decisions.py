@@ -95,7 +95,7 @@ def test_looks_are_runs_of_one_commit_until_the_answer(decider: Site) -> None:
     assert question["difference"] == pytest.approx(-12 / 28)
     assert decided["runs"]["d--off"][1]["name"] == "d--off--part2"
     assert ask(decider)["status"] == "decided"
-    assert "began with other words (words)" in ask(decider, margin=0.2, expect=400)["message"]
+    assert "began with other values of words" in ask(decider, margin=0.2, expect=400)["message"]
     assert len(runs(decider)) == 4
 
     page = decider.http.get("/decisions", params={"workspace": "demo"}).text

@@ -103,7 +103,7 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
     """
     ctx, config = current(), flags.config or ""
     workspace = find_workspace(ctx.cwd)
-    path = ctx.path(config if config.endswith(".toml") else pick_config(workspace, "benchmark", config or None))
+    path = ctx.path(pick_config(workspace, "benchmark", config or None))
     file = locate(path, workspace, "benchmark")
     benchmark, problems = check_benchmark(file)
     if benchmark is None:

@@ -208,8 +208,7 @@ def show(name: Name, rows: Annotated[int, Option(min=0, max=100, help="Show the 
     data = {**row.to_dict(), "data_preview": listed.items, "logs": [line.to_dict() for line in lines]}
 
     def draw(console: Console) -> None:
-        sizes = {"file_size": size(row.file_size), "original_file_size": size(row.original_file_size)}
-        facts = {**row.brief(), **sizes}
+        facts = {**row.brief(), "file_size": size(row.file_size), "original_file_size": size(row.original_file_size)}
         repeated = {f"original_{key}" for key in facts if facts[key] == facts.get(f"original_{key}")}
         console.print(pairs({key: facts[key] for key in facts if key not in repeated}))
         if listed.items:

@@ -30,6 +30,7 @@ from osmosis.serve.client.program_agent import load_harnesses
 INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
 POLL_S = 0.5
 WAIT_S = 1800.0
+ASK = "ask it, with the token of `osmosis token create NAME`"
 Name = Annotated[str, Argument(help="A model; a training run: its best checkpoint", autocompletion=completion.models)]
 Wait = Annotated[bool, Option("--wait", help="Wait until the model answers")]
 
@@ -73,7 +74,7 @@ def info(name: Name) -> DetailResult:
     with ctx.client() as client:
         _, row = client.models.find(name)
     data = {**row.to_dict(), **describe_inference(row, ctx.environ)}
-    steps = [NextStep("ask it", command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
+    steps = [NextStep(ASK, command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
     return DetailResult(data, title=row.model_name or name, next_steps=steps)
 
 
@@ -214,7 +215,7 @@ def deploy(name: Name, wait: Wait = False) -> OperationResult:
             row = _until_served(ctx, client, label)
     state = row.deployment_state or deployment.state or "starting"
     message = f"model {label} is deployed" if state == "serving" else f"model {label} is being loaded"
-    steps = [NextStep("ask it", command=example(row, ctx.environ))]
+    steps = [NextStep(ASK, command=example(row, ctx.environ))]
     if state != "serving":
         steps.insert(0, NextStep("see whether it answers", command=f"osmosis model show {label}"))
     resource = {**deployment.to_dict(), **describe_inference(row, ctx.environ), "state": state}

@@ -16,8 +16,8 @@ from osmosis.cli.eval.plan import config_plan
 from osmosis.cli.eval.progress import Terminal, let_through, print_aside, run_stoppable
 from osmosis.cli.eval.run import apply_environment, find_dataset
 from osmosis.cli.eval.runs import EvalName, run_state
-from osmosis.cli.eval.submit import SubmitFlags, submit_config
-from osmosis.cli.eval.submit_checks import SubmitOptions
+from osmosis.cli.eval.submit import SubmitFlags, SubmitVerdict, submit_config
+from osmosis.cli.eval.submit_checks import SubmitCase, SubmitOptions
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.journal import Journal
@@ -56,7 +56,7 @@ def run(
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    path = ctx.path(config if config and config.endswith(".toml") else pick_config(workspace, "optimize", config))
+    path = ctx.path(pick_config(workspace, "optimize", config))
     loaded = cast(OptimizeConfig, load_config(path, workspace.root, "optimize", to_run=True)[0])
     python = continue_inside(ctx, workspace.root, loaded.experiment.rollout, "optimize")
     apply_environment(ctx, loaded.env, loaded.secret_names(), secrets_file)
@@ -100,7 +100,13 @@ def submit(flags: OptimizeSubmitFlags) -> OperationResult:
         osmosis optimize submit configs/optimize/multiply.toml --wait
         osmosis optimize submit multiply --yes
     """
-    return submit_config(current(), SubmitOptions.from_flags("optimize", flags))
+
+    def check_texts(case: SubmitCase) -> SubmitVerdict:
+        config = cast(OptimizeConfig, case.config)
+        read_texts(case.workspace.root / "rollouts" / config.experiment.rollout, config.optimize)
+        return SubmitVerdict()
+
+    return submit_config(current(), SubmitOptions.from_flags("optimize", flags), check_texts)
 
 
 def apply(name: EvalName) -> OperationResult:

@@ -44,8 +44,8 @@ class ResumePlan:
         return bool(self.regrade or self.rerun or self.gone)
 
     def line(self) -> str:
-        parts = [f"{self.reuse} reuse", f"{len(self.regrade)} regrade", f"{len(self.rerun)} rerun"]
-        parts += [f"{len(self.retry)} retry"] if len(self.retry) else []
+        parts = [f"{self.reuse} kept", f"{len(self.regrade)} to score again", f"{len(self.rerun)} to run again"]
+        parts += [f"{len(self.retry)} to retry"] if len(self.retry) else []
         parts += [f"{len(self.gone)} set aside"] if len(self.gone) else []
         parts += [f"{self.owed} to run"] if self.owed else []
         reasons = ", ".join(f"{name} changed{self._named(name)}" for name in self.changed)

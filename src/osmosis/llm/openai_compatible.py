@@ -50,7 +50,6 @@ class OpenAICompatibleModel(RetryingModel):
         await self._endpoint.close()
 
     async def suggest_name(self) -> str | None:
-        """Return a hint with the names that the endpoint lists, nearest first; None when it lists none."""
         import httpx  # only a wrong name waits for it
 
         url = (self.spec.base_url or "").rstrip("/") + "/models"

@@ -14,6 +14,7 @@ from osmosis.errors import ValidationError
 from osmosis.local.resume_at_commit import commit_of, folder_at
 from osmosis.local.run import stored_report
 from osmosis.metrics.fatal_step import CERTAIN, sum_of_logs
+from osmosis.metrics.formats import p_value as format_p_value
 from osmosis.metrics.intervals import difference_of, levels, verdict_of
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import Selection
@@ -216,7 +217,7 @@ class _Search:
             if verdict in ("better", "worse"):
                 break
         if verdict != "worse":
-            p = "" if p_value is None else f", p {p_value:.2g}"
+            p = "" if p_value is None else f", p {format_p_value(p_value)}"
             raise ValidationError(
                 f"measured again, these rows are not worse at the later commit: {verdict}{p} "
                 f"({self.mean(self.commits[0]):.3f} before, {self.mean(self.commits[-1]):.3f} after, "

@@ -144,8 +144,7 @@ def run_folder(name: str, cwd: Path) -> Path:
         return runs / full
     names = [path.parent.name for path in stored]
     listed = f"; existing: {', '.join(names[-8:])}" if names else ""
-    hint = "osmosis eval list" if names else NO_RUNS
-    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint=hint)
+    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="osmosis eval list" if names else NO_RUNS)
 
 
 def generated_name(agent: str, dataset: str) -> str:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from osmosis.base.stats import BoundedMean
 from osmosis.errors import UsageError, ValidationError
+from osmosis.metrics.formats import p_value
 from osmosis.metrics.intervals import ALPHA, levels, scale_of
 from osmosis.metrics.planning import Pilot, pilot_of, scores_by_row
 from osmosis.records.run.report import Bounds
@@ -167,7 +168,7 @@ def slug(text: str) -> str:
 def check_words(study: Study, draft: Study) -> None:
     """Raise UsageError when the study was begun for something else."""
     if changed := [key for key, value in draft.facts.items() if study.facts.get(key) != value]:
-        message = f"{study.name} began with other words ({', '.join(changed)}); its error rate is theirs"
+        message = f"{study.name} began with other values of {', '.join(changed)}; its error rate holds for those"
         raise UsageError(message, hint="--name NAME begins another one")
 
 
@@ -266,7 +267,7 @@ def take_look(study: Study, source: StudySource, say: Callable[[str], object]) -
     say(f"look {due + 1} of {len(study.stages)}: {stage.rows:,} rows x {stage.attempts}, {arms} arms")
     for i, row_changes in changes.items():
         q = after.questions[i]
-        say(f"  {q.text}: {q.answer or 'open'}, difference {q.difference or 0.0:+.3f}, p {q.p_value or 0.0:.2g}")
+        say(f"  {q.text}: {q.answer or 'open'}, difference {q.difference or 0.0:+.3f}, p {p_value(q.p_value or 0.0)}")
         if due == 0:
             pilot = pilot_of([list(scores[side].values()) for side in (q.left, q.right)], row_changes, scale)
             say(f"    by these rows: {_reach(pilot, study.stages[-1])}")

@@ -258,8 +258,7 @@ class Worker:
         for job in welcome.jobs:
             if self.executor.owns(job.handle):
                 self._jobs[job.lease_id] = _Job(job.lease_id, job.job_id, job.run_name, job.kind, job.handle)
-        note = f"; jobs of its earlier life go on: {len(self._jobs)}" if self._jobs else ""
-        log.info("worker %s asks %s for jobs%s", self.name, self.plan.platform_url, note)
+        log.info("worker %s asks %s for jobs, and has %d", self.name, self.plan.platform_url, len(self._jobs))
         if welcome.note:
             log.warning("worker %s: %s", self.name, welcome.note)
 

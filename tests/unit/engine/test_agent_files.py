@@ -83,10 +83,10 @@ def go(folder: Path, module: str, **more: object) -> object:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("prompt.txt", "be nasty ", "2 rerun (agent changed: prompt.txt)"),
-        ("{module}_late.py", "WORD = 'b'\n", "2 rerun (agent changed: {module}_late.py)"),
-        ("{module}.py", None, "2 rerun (agent changed: {module}.py)"),
-        ("key.txt", "0", "2 regrade, 0 rerun (score changed: key.txt)"),
+        ("prompt.txt", "be nasty ", "2 to run again (agent changed: prompt.txt)"),
+        ("{module}_late.py", "WORD = 'b'\n", "2 to run again (agent changed: {module}_late.py)"),
+        ("{module}.py", None, "2 to run again (agent changed: {module}.py)"),
+        ("key.txt", "0", "2 to score again, 0 to run again (score changed: key.txt)"),
         ("notes.txt", "other", "2 1.0"),
         ("seen.log", "other", "2 1.0"),
     ],

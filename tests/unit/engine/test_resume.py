@@ -46,7 +46,7 @@ async def test_nothing_changed(ran):
     found = plan_resume(journal, selected(rows), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted) == (12, 0, False)
     assert found.stored.summary.completed == 12
-    assert found.line() == "12 reuse, 0 regrade, 0 rerun"
+    assert found.line() == "12 kept, 0 to score again, 0 to run again"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_row_put_in_at_the_top_keeps_the_results_of_the_others(ran, run,
     rows = [replace(row, index=place) for place, row in enumerate([make_rows(9)[8], *rows])]
     found = plan_resume(journal, selected(rows), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted) == (12, 2, False)
-    assert found.line() == "12 reuse, 0 regrade, 0 rerun, 2 to run"
+    assert found.line() == "12 kept, 0 to score again, 0 to run again, 2 to run"
     await apply(found, journal, plan, rows, [], HASHES)
     journal.close()
     await run(plan, rows, journal=journal, hashes=HASHES)

@@ -50,7 +50,7 @@ def test_arms_of_python_are_decided_with_few_rollouts(tmp_path: Path, monkeypatc
 
     assert ask("wrong >= right - 0.1") == decided
     assert right.calls == 21
-    with pytest.raises(UsageError, match="began with other words"):
+    with pytest.raises(UsageError, match="began with other values"):
         ask("wrong >= right")
     with pytest.raises(TypeError, match="'attempts'"):
         decide("a >= b", right, ROWS, attempts=2)

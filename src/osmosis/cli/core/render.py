@@ -104,7 +104,7 @@ def pairs(data: Mapping[str, Any]) -> Table:
 
 def _fill_pairs(grid: Table, data: Mapping[str, object], indent: int) -> None:
     for key, value in data.items():
-        if value is None or value == {} or value == []:
+        if value in (None, {}, [], ""):
             continue
         name = " " * indent + str(key).replace("_", " ")
         if isinstance(value, Mapping):

@@ -163,8 +163,8 @@ def _submit(workspace: Workspace, path: Path, config: EvalConfig, body: NewDecis
                 decision = client.evals.decisions(draft.name)[0]
         url = urljoin(client.url, decision.url)
     study, status = decision.study, decision.status
-    looks = sum(stage.done for stage in study.stages)
-    ctx.output.say(f"{draft.name} is {status} after {looks} of {len(study.stages)} looks: {url} {decision.problem}")
+    looks = f"{sum(stage.done for stage in study.stages)} of {len(study.stages)} looks"
+    ctx.output.say(f"{draft.name} is {status} after {looks}: {url} {decision.problem}".rstrip())
     runs = {label: [run.name for run in decision.runs[name]] for label, name in study.runs.items()}
     extra: JsonObject = {"name": draft.name, "status": status, "problem": decision.problem, "url": url, "runs": runs}
     extra |= {**decision.spent, "planned_rollouts": study.planned_rollouts, "error_rate": ALPHA}

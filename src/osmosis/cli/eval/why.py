@@ -19,6 +19,7 @@ from osmosis.local.resume_at_commit import commit_of
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.library import config_of
 from osmosis.metrics.compare import compare
+from osmosis.metrics.formats import duration
 from osmosis.records.run.plan import EvalPlan
 
 MOST_ROWS = 20
@@ -125,7 +126,7 @@ def _draw(console: Console, explanation: Why) -> None:
     times = explanation.times
     if times is not None:
         shares = f"model {times.model:.0%}, agent and tools {times.agent:.0%}, scoring {times.score:.0%}"
-        took = f"a rollout takes {times.median_s:.1f} s (p95 {times.p95_s:.1f} s)"
+        took = f"a rollout takes {duration(times.median_s * 1000)} (p95 {duration(times.p95_s * 1000)})"
         print_text(console, f"time: {shares}; {took}")
     for reason in explanation.reasons:
         print_text(console, f"- {reason.what}", "yellow")

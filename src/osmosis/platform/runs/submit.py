@@ -117,7 +117,8 @@ def check(
                 issues.append({"key": "notify.email", "message": "this platform sends no e-mail", "hint": hint})
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
-        message = f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}"
+        noun = "search" if isinstance(config, OptimizeConfig) else kind
+        message = f"this {noun} cannot run: {'; '.join(issue['message'] for issue in issues)}"
         fixes = [issue["hint"] for issue in issues if issue.get("hint")]
         raise ValidationError(message, hint=next(iter(fixes), None), issues=issues)
     if missing:
