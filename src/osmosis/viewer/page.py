@@ -229,7 +229,7 @@ def label(value: Any) -> str:
 
 
 def heading(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return text if text.split(" ")[0] == "p" else text[:1].upper() + text[1:]
 
 
 _FILTERS = (
