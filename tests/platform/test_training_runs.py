@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from osmosis.datasets.row_file import read_row_file
 from osmosis.platform import tables
+from osmosis.platform.models.service import folder_of
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import job_files, queue
 from osmosis.platform.training import service
@@ -95,6 +97,20 @@ def test_defaults_adapt_to_a_dataset_of_four_rows(ready) -> None:
     run = ready.json("POST", "training-runs", json={"experiment_config": experiment})
     stored = ready.json("GET", f"training-runs/{run['name']}")["config"]
     assert stored["training"]["rollout_batch_size"] == 4
+
+
+@pytest.mark.parametrize(("typed", "lengths"), [({}, (512, 512)), ({"max_prompt_length": 700}, (700, 8192))])
+def test_default_lengths_adapt_to_what_the_base_model_can_read(ready, typed: Any, lengths: tuple[int, int]) -> None:
+    with ready.platform.db.write() as session:
+        workspace = session.scalars(sa.select(tables.Workspace)).first()
+        small = tables.BaseModel(name="small", workspace_id=workspace.id, status="ready", context_length=1024, files=[])
+        session.add(small)
+        session.flush()
+        folder_of(ready.platform.settings, small.id).mkdir(parents=True)
+    body = {"experiment_config": {**EXPERIMENT, "model_path": "small"}}
+    run = ready.json("POST", "training-runs", json={**body, "training_config": {"rollout_batch_size": 4, **typed}})
+    stored = ready.json("GET", f"training-runs/{run['name']}")["config"]["training"]
+    assert (stored["max_prompt_length"], stored["max_response_length"]) == lengths
 
 
 def test_a_run_goes_on_or_starts_once_more(ready) -> None:

@@ -75,7 +75,8 @@ def info(name: Name) -> DetailResult:
         _, row = client.models.find(name)
     data = {**row.to_dict(), **describe_inference(row, ctx.environ)}
     steps = [NextStep(ASK, command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
-    return DetailResult(data, title=row.model_name or name, next_steps=steps)
+    brief = {**data, "size": size(row.size)} if row.size else None
+    return DetailResult(data, title=row.model_name or name, next_steps=steps, brief=brief)
 
 
 def upload(

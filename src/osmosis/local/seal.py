@@ -160,7 +160,8 @@ class SealFile:
             self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
             self.journal = self.members[JOURNAL]
         except Exception as error:  # any byte of it may be wrong, in any way
-            raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint="osmosis eval seal RUN") from error
+            text = getattr(error, "strerror", None) or error
+            raise UsageError(f"{path} cannot be read as a sealed run: {text}", hint="osmosis eval seal RUN") from error
 
 
 def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:

@@ -348,7 +348,8 @@ def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[Conf
 
 def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") -> ConfigFile:
     path = _existing(ctx, workspace, name)
-    kind = _kind(workspace, path)
+    folders = {kind: (workspace.root / "configs" / kind).resolve() for kind in CONFIG_KINDS}
+    kind = next((kind for kind, folder in folders.items() if path.resolve().is_relative_to(folder)), None)
     if kind is None and not name.endswith(".toml"):
         named = [k for k, p in workspace.configs() if p.stem == name]
         if not named:
@@ -370,10 +371,3 @@ def _only(workspace: Workspace, kinds: Sequence[ConfigKind]) -> ConfigFile:
 def _existing(ctx: AppContext, workspace: Workspace, name: str) -> Path:
     path = ctx.path(name)
     return path if path.exists() else workspace.root / name
-
-
-def _kind(workspace: Workspace, path: Path) -> ConfigKind | None:
-    for kind in CONFIG_KINDS:
-        if path.resolve().is_relative_to((workspace.root / "configs" / kind).resolve()):
-            return kind
-    return None

@@ -259,7 +259,8 @@ def dump_pieces(connection: sa.Connection) -> Iterator[tuple[str, bytes]]:
         lines: list[bytes] = []
         size = 0
         for row in streaming.execute(sa.select(table)).yield_per(ROWS_AT_ONCE).mappings():
-            lines.append(_line(dict(row)))
+            cells = {name: _plain(value) for name, value in row.items()}
+            lines.append(json.dumps(cells, separators=(",", ":")).encode() + b"\n")
             size += len(lines[-1])
             if size >= PIECE_BYTES:
                 yield table.name, b"".join(lines)
@@ -281,10 +282,6 @@ def load_pieces(connection: sa.Connection, dumped: Iterable[tuple[str, bytes]], 
         total += len(rows)
     advance_sequences(connection, tables.sorted_tables)
     return total
-
-
-def _line(row: Mapping[str, object]) -> bytes:
-    return json.dumps({name: _plain(value) for name, value in row.items()}, separators=(",", ":")).encode() + b"\n"
 
 
 def _plain(value: object) -> object:

@@ -114,7 +114,8 @@ class S3Objects:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                message = f"{action}: there is no bucket {self._bucket}"
+                bucket = self.url.removeprefix(SCHEME).partition("/")[0]
+                message = f"{action}: there is no bucket {bucket}"
                 raise NetworkError(message, hint="make it, or correct OSMOSIS_OBJECTS") from None
             raise NotFound(f"{action}: it is no longer there") from None
         except OSError:
@@ -134,10 +135,6 @@ class S3Objects:
         hint = "check OSMOSIS_OBJECTS, AWS_ENDPOINT_URL and AWS_REGION, then: osmosis doctor --platform"
         message = f"{action}: the object store at {self.where} does not answer as it should ({reason})"
         return NetworkError(message, hint=hint)
-
-    @property
-    def _bucket(self) -> str:
-        return self.url.removeprefix(SCHEME).partition("/")[0]
 
     @property
     def where(self) -> str:

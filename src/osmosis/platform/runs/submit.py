@@ -369,7 +369,12 @@ def _settled(
     named, is_local = config.experiment.model_path, config.advanced.engine == "local"
     if is_local and (start := models.find_start(session, workspace.id, named)):  # a run's best checkpoint may change
         experiment = config.experiment.model_copy(update={"model_path": start.name})
-        config = config.model_copy(update={"experiment": experiment})
+        config, named = config.model_copy(update={"experiment": experiment}), start.base_model
+    query = sa.select(tables.BaseModel.context_length).filter_by(workspace_id=workspace.id, name=named)
+    most, lengths = session.scalars(query).first(), ("max_prompt_length", "max_response_length")
+    if most and not config.training.model_fields_set & set(lengths):  # a default adapts to what the model can read
+        update = {name: min(getattr(config.training, name), most // 2) for name in lengths}
+        config = config.model_copy(update={"training": config.training.model_copy(update=update)})
     if config.advanced.method == "grpo":
         batch = training.plan_config(session, workspace, config).batch
         return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})

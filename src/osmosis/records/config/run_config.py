@@ -199,9 +199,9 @@ class Training(Table):
     rollout_batch_size: int = Field(default=32, ge=1)
     """Prompts per step. The default is at most the rows that the dataset has for training."""
     max_prompt_length: int = Field(default=8192, ge=1)
-    """Tokens."""
+    """Tokens. The default is at most half of what a base model in the platform's store can read."""
     max_response_length: int = Field(default=8192, ge=1)
-    """Tokens."""
+    """Tokens. The default is as that of `max_prompt_length`."""
     agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)

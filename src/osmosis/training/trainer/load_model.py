@@ -48,9 +48,10 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     tokens = plan.max_prompt_length + plan.max_response_length
     if facts.context_length is not None and tokens > facts.context_length:
         raise TrainingFailed(
-            f"max_prompt_length + max_response_length are {tokens} tokens, and {folder.name} can read "
+            f"max_prompt_length + max_response_length are {tokens} tokens, and the base model can read "
             f"{facts.context_length}",
             hint=f"lower them to {facts.context_length} in all",
+            kind="data",
         )
     # Sharded, each process reads the model into the machine's memory, and takes its part of it to the GPU.
     home = torch.device("cpu") if plan.is_sharded else device
