@@ -232,6 +232,7 @@ def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
     data = json.loads(out)["data"]
     assert (data["regraded"], data["edited"]) == (10, 1)
     assert data["summary"]["eval_fns"]["chat_score:exact"]["passed"] <= 9
+    assert osmosis("eval regrade r")[1].startswith("10 rollouts scored again\n")
     for edited in (before.replace("What is 3", "What was 3"), "".join(before.splitlines(True)[:4])):
         path.write_text(edited)
         code, _, err = osmosis("eval regrade r --json")

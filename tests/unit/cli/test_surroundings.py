@@ -20,6 +20,10 @@ def context(cwd: Path, environ: dict[str, str], options: GlobalOptions | None = 
     return AppContext(environ, cwd, options or GlobalOptions(), output)
 
 
+def test_a_path_that_goes_up_is_shown_as_where_it_is(tmp_path: Path) -> None:
+    assert context(tmp_path / "demo", {}).path("../all.tar") == tmp_path.resolve() / "all.tar"
+
+
 def test_the_nearest_env_file_adds_and_never_overrides(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)

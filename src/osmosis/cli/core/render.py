@@ -150,7 +150,7 @@ def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) ->
 def failure_kind(phase: str | None, category: str | None) -> str:
     """Return `agent error`, or `model: rate limit` where the category does not name the phase."""
     kind = (category or "unknown").replace("_", " ")
-    return kind if phase is None or kind.startswith(phase) else f"{phase}: {kind}"
+    return kind if phase is None or kind.startswith(phase) else phase + ": " + kind  # f"{phase}" is `Phase.MODEL`
 
 
 def figure_table(title: str, figures: Sequence[Figure]) -> Table:

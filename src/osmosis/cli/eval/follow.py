@@ -224,7 +224,7 @@ def finished_result(
     if detail.failure:
         steps.append(NextStep("retry it", command=f"osmosis {NOUNS[detail.kind]} resume {run.name}"))
     if run.status == "finished" and detail.kind == "training":
-        steps += model_steps(detail)
+        steps += [NextStep("see what it learned", command=f"osmosis train show {run.name}"), *model_steps(detail)]
     if detail.optimization and detail.optimization.verdict == "better":
         steps.append(NextStep("write the new texts", command=f"osmosis optimize apply {run.name}"))
     status = "failed" if code else "success"

@@ -97,7 +97,7 @@ def next_steps(
     if step := preflight.next_step(source, state):
         return [NextStep(step[0], command=step[1])]
     if state is None:
-        return [NextStep("start the platform", command=platform.get("hint") or "osmosis platform start")]
+        return [NextStep("first the platform", command=platform.get("hint") or "osmosis platform start")]
     evals = [c["path"] for c in configs if c["kind"] == "eval"]
     steps = []
     if evals:
