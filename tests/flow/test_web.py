@@ -309,7 +309,7 @@ def test_datasets(script: httpx.Client, platform: RunningPlatform) -> None:
     assert "numbers uploaded 4 jsonl 2.0 kB" in text_of(script.get("/demo/datasets").text)
     page = script.get(f"/datasets/{dataset_id}").text
     assert EVIL not in page
-    assert 'second { "a": null }' in text_of(page)
+    assert 'second {"a": null}' in text_of(page)
 
 
 def test_a_run_is_stopped(browser: httpx.Client, platform: RunningPlatform) -> None:

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from osmosis.platform.web.session import safe_next
-from osmosis.platform.web.templating import HERE, mount_docs
+from osmosis.platform.web.templating import FOLDER, mount_docs
 
-TEMPLATES = sorted((HERE / "templates").glob("*.html"))
+TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
