@@ -14,7 +14,7 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import LoadError
 from osmosis.sdk.mcp import McpTools
 from osmosis.sdk.types import ToolExecutionError
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from osmosis.testing.scripted import call
 from support.command_line import CommandRun, run_command
 from support.endpoint import ModelEndpoint

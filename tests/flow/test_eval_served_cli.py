@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from osmosis.engine.journal import Journal
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.command_line import CommandRun, run_command
 from support.endpoint import ModelEndpoint, Reply
 from support.eval_project import rollout_server, write_rows

@@ -18,7 +18,7 @@ import pytest
 import uv
 
 import osmosis
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.eval_project import write_project
 from support.trace_receiver import TraceReceiver
 

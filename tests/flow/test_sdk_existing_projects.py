@@ -194,7 +194,7 @@ async def test_loop_project_as_a_server(loop_project: Path, tmp_path: Path) -> N
 @asynccontextmanager
 async def served(folder: Path, tmp_path: Path) -> AsyncIterator[str]:
     """`uvicorn server:app` of a project, as its README starts it."""
-    from osmosis.serve.client.process import free_port
+    from osmosis.serve.server_process import free_port
 
     port = free_port()
     environ = {**os.environ, "ROLLOUT_DEBUG_DIR": str(tmp_path / "traces")}
@@ -438,7 +438,7 @@ async def test_workflow_project_as_a_server(tmp_path: Path, kind: str) -> None:
         pytest.skip(f"{library} is not installed")
     source = WORKFLOW_MAIN.replace("{imports}", imports).replace("{body}", body)
     project = write(tmp_path / "wt", {"main.py": source.replace("{grade}", grade)})
-    from osmosis.serve.client.process import free_port
+    from osmosis.serve.server_process import free_port
 
     port = free_port()
     environ = {**os.environ, "_OSMOSIS_ROLLOUT_PORT": str(port)}

@@ -23,8 +23,8 @@ from osmosis.llm import open_model
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rows import Row
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.process import free_port
 from osmosis.serve.client.remote import ServerAt, served
+from osmosis.serve.server_process import free_port
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from support import eval_project
 from support.attempts import run_attempt

@@ -18,8 +18,8 @@ from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Limits, Policy
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.client.remote import ServerAt, served
+from osmosis.serve.server_process import RolloutServerProcess, ServerStartError
 from support.attempts import run_attempt
 from support.waiting import until
 

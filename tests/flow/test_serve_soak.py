@@ -15,7 +15,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.programs import LOG, OSMOSIS, running_program
 from support.waiting import until
 

@@ -13,8 +13,8 @@ import pytest
 
 from osmosis.jobs.prepare.entrypoints import classify_entrypoint
 from osmosis.records.protocol import messages as wire, v02 as wire02
-from osmosis.serve.client.process import RolloutServerProcess
 from osmosis.serve.server.app import create_rollout_server
+from osmosis.serve.server_process import RolloutServerProcess
 from support import protocol_documents as schemas
 from support.endpoint import ModelEndpoint, text_reply
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 
 from .platform_process import until
 

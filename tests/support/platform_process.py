@@ -20,7 +20,7 @@ import httpx
 from osmosis.base.git import Git
 from osmosis.base.jsonable import JsonObject
 from osmosis.platform.db import Database
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 
 from . import RUN
 from .command_line import login_environ

@@ -10,8 +10,8 @@ from osmosis.llm import open_model
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.report import Report
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.process import RolloutServerProcess
 from osmosis.serve.client.remote import ServerAt, served
+from osmosis.serve.server_process import RolloutServerProcess
 from osmosis.workspace.config_file import load_eval_config
 
 

@@ -11,7 +11,7 @@ import pytest
 from osmosis.cli.platform import process as local_platform
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.command_line import CommandRun, run_command
 from support.platform_process import until
 from support.private_tls import PrivateAuthority

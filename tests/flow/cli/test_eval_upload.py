@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.command_line import CommandRun, login_environ
 from support.eval_project import ROLLOUT, SCORE, write_project
 from support.git_workspace import GitWorkspace

@@ -15,7 +15,7 @@ import pytest
 from osmosis.cli.platform import process as local_platform
 from osmosis.cli.platform.process import StartPlan
 from osmosis.client.credentials import CredentialStore
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.command_line import CommandRun, run_command
 from support.platform_process import until
 

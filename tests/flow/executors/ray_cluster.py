@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 
 START_S = 90.0
 TRIES = 3

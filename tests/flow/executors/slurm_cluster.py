@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "sinfo", "setpriv")
 READY_S = 60.0

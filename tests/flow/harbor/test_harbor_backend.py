@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from osmosis.records.protocol.messages import RolloutInit
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.endpoint import ModelEndpoint, Reply, text_reply
 from support.programs import running_program
 from support.server import running_app

@@ -15,7 +15,7 @@ from osmosis.jobs.sandboxes import relay
 from osmosis.records.config.worker import GateAddress
 from osmosis.records.run.job import JobEntry
 from osmosis.records.run.status import RunStatus
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support import RUN
 from support.waiting import until
 

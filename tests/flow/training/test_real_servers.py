@@ -14,7 +14,7 @@ import pytest
 
 from osmosis.base.files import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.serve.client.process import free_port
+from osmosis.serve.server_process import free_port
 from support.trainer_environment import trainer_environ
 from support.training_platform import CONFIG, TrainingPlatform, training_platform
 

@@ -22,9 +22,9 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.sandbox import Policy
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.sandboxes import Sandboxes
+from osmosis.serve.server_process import RolloutServerProcess, ServerStartError
 
 STEP = "rollout-server"
 DEATHS_IN_A_ROW = 6  # Deaths without a finished rollout between; more than it takes to find one that kills the server

@@ -19,7 +19,7 @@ from osmosis.jobs.trainer.environment import load_vllm_environment
 from osmosis.jobs.trainer.process import trainer_environ
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.run.rollout import Category
-from osmosis.serve.client.process import RolloutServerProcess, ServerStartError, free_port
+from osmosis.serve.server_process import RolloutServerProcess, ServerStartError, free_port
 from osmosis.training.protocol.plans import TrainerPlan
 
 STEP = "sampler"

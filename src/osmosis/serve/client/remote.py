@@ -20,9 +20,9 @@ from osmosis.records.run.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun
 from osmosis.serve.client import protocols
 from osmosis.serve.client.model_proxy import ModelProxy as ModelProxy
-from osmosis.serve.client.process import RolloutServerProcess
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.http import open_session
+from osmosis.serve.server_process import RolloutServerProcess
 
 REQUEST_TIMEOUT_S = 30.0
 GRACE_S = 60.0
