@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from osmosis.platform import tables
 from osmosis.platform.db import SHARED
 from osmosis.platform.runs import rollouts
-from osmosis.platform.runs.rollouts import KEPT, RunTally, tally_of
+from osmosis.platform.runs.rollouts import MOST_TALLIES, RunTally, tally_of
 from osmosis.records.run.rollout import RolloutStatus
 from osmosis.records.run.status import RunStatus
 from support.platform_data import add_rollouts, add_run, rollout, timeout
@@ -91,6 +91,6 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing_behind(site) -> None:
 
 def test_a_process_keeps_only_so_many(site) -> None:
     with site.platform.db.read() as session:
-        for number in range(KEPT + 5):
+        for number in range(MOST_TALLIES + 5):
             tally_of(session, str(number))
-        assert list(session.info[SHARED][RunTally]) == [str(number) for number in range(5, KEPT + 5)]
+        assert list(session.info[SHARED][RunTally]) == [str(number) for number in range(5, MOST_TALLIES + 5)]

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.workspace.status import _require_pushed
-from osmosis.errors import Conflict
 from osmosis.records.config.experiment import Experiment
 from osmosis.records.run.source import RolloutFiles, Source, SyncState
-from osmosis.workspace.preflight import Facts, check_submit, list_differences, next_step
+from osmosis.workspace.preflight import Facts, check_submit, detached, list_differences, next_step, unpushed
 
 HERE, THERE = "a" * 40, "b" * 40
 EXPERIMENT = Experiment(rollout="r", entrypoint="main.py", model_path="offline/echo", dataset="d")
@@ -70,9 +68,12 @@ def test_one_thing_comes_next(here: Source, there: SyncState | None, step: str |
     assert (found[0][: len(step)] if found and step else found) == step
 
 
-def test_waiting_for_what_was_not_pushed_is_refused_in_the_same_words() -> None:
-    _require_pushed(source())
-    for here in (source(ahead=1), source(upstream=None), source(branch=None, detached=True)):
-        with pytest.raises(Conflict) as caught:
-            _require_pushed(here)
-        assert caught.value.hint
+def test_what_was_not_pushed_is_said_with_what_to_type() -> None:
+    assert unpushed(source()) is None
+    for finding in (
+        unpushed(source(ahead=1)),
+        unpushed(source(upstream=None)),
+        detached(source(branch=None, detached=True), "main"),
+    ):
+        assert finding is not None
+        assert finding.fix
