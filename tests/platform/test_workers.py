@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from osmosis._version import __version__
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.scheduling import leases
+from osmosis.platform.scheduling import leases, workers
 from osmosis.records.api.accounts import NewToken
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import JOB_PROTOCOL
@@ -291,6 +291,8 @@ def test_a_worker_that_leaves_takes_nothing_with_it(box: Box) -> None:
     with box.site.platform.db.read() as session:
         job = session.scalars(sa.select(tables.Job)).one()
         assert (job.state, job.starts) == ("waiting", 0)
+        worker = session.get_one(tables.Worker, box.id)
+        assert workers.describe_state(worker) == "stopped"
     assert box.claim()["run_id"] == run["id"]
 
 

@@ -144,7 +144,7 @@ class WorkerDesk:
     def leave(self, report: worker_api.WorkerLeaves) -> None:
         with self.platform.db.write() as session:
             worker = _require_worker(session, self, report.worker_id)
-            worker.slots = 0
+            worker.slots = -1  # until it asks again
             reason, max_starts = f"{_describe(worker)} was stopped", self.platform.settings.max_starts
             for job in report.jobs:
                 if (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None:
@@ -394,6 +394,8 @@ def remove(platform: Platform, session: Session, actor: audit.Actor, worker: tab
 def describe_state(worker: tables.Worker) -> str:
     if utc_now() - worker.last_seen > timedelta(seconds=LOST_AFTER_S):
         return "lost"
+    if worker.slots < 0:
+        return "stopped"
     if explain_unfit(worker):
         return "unfit"
     if worker.draining:

@@ -115,7 +115,7 @@ class WorkerRow(Body):
     id: str
     name: str
     state: str
-    """`idle`, `working`, `draining`, `lost` (not seen for a minute) or `unfit` (`note` says why it gets no work)."""
+    """`idle`, `working`, `draining`, `stopped`, `lost` (not seen for a minute) or `unfit` (`note` says why)."""
     note: str = ""
     workspace: str | None = None
     """The only workspace whose runs it takes; None: all."""
