@@ -2,6 +2,7 @@
 Its comment, the last 64 bytes, is the sha256 of all bytes before it. The rollouts are held in memory."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import zipfile
@@ -203,6 +204,7 @@ class _Recheck(Watcher):
     result: Verification
 
     def run(self) -> None:
+        gc.freeze()  # the recorded rollouts stay: the collector need not look at them with every new one
         manifest, self.unable, self.is_replay = self.seal.manifest, Counter[str](), True
         self.left = {rollout.place: rollout for rollout in self.rollouts}
         options = RunOptions(self.code, None, os.environ, grader=manifest.grader, needs_scores=False, watcher=self)

@@ -14,7 +14,7 @@ EXPECTED = {
     "without_config": ("model", "has no config.json"),
     "without_an_end": ("model", "no end-of-turn token"),
     "too_large": ("memory", "the base model takes about"),
-    "too_long": ("model", "max_prompt_length + max_response_length are 1060 tokens"),
+    "too_long": ("data", "max_prompt_length + max_response_length are 1060 tokens"),
 }
 
 
