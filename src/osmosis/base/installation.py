@@ -47,6 +47,13 @@ def extra_command(extra: str) -> str:
     return f"add osmosis-ai[{extra}] to dependencies in the rollout's pyproject.toml"  # the wheel of rollouts has few
 
 
+def module_command(module: str) -> str | None:
+    """Return the command that installs the requirement that has a module; None for a module of no requirement."""
+    name, requirements = module.partition(".")[0].lower(), metadata.requires(DISTRIBUTION) or []
+    having = [line.partition(";")[0].strip() for line in requirements if name in _name(line).replace("-", "_")]
+    return install_command(min(having, key=len)) if name and having else None
+
+
 def upgrade_command() -> str:
     origin = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))

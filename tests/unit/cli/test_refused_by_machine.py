@@ -41,10 +41,19 @@ def test_a_full_disk_without_a_name_and_what_stays_a_bug() -> None:
     assert refused_by_machine(OSError("nothing known")) is None
 
 
-def test_a_package_that_a_small_install_left_out_is_named() -> None:
-    found = explain_exception(ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"), [], {})
-    assert found.message == "this needs pyarrow, which is not installed"
+@pytest.mark.parametrize(
+    ("module", "package"), [("pyarrow.parquet", "pyarrow"), ("git", "gitpython"), ("pydantic", "pydantic>")]
+)
+def test_a_package_that_a_small_install_left_out_is_named(module: str, package: str) -> None:
+    found = explain_exception(ModuleNotFoundError(f"No module named '{module}'", name=module), [], {})
+    assert found.message == f"this needs {module}, which is not installed"
     assert "pip install" in str(found.hint)
+    assert package in str(found.hint).lower()
+
+
+def test_a_module_of_nobody_is_no_package_to_install() -> None:
+    bug = ModuleNotFoundError("No module named 'my_rewards'", name="my_rewards")
+    assert "pip install" not in str(explain_exception(bug, ["eval"], {}).hint)
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no folder here that root cannot write to")

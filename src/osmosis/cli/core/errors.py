@@ -13,7 +13,7 @@ from pathlib import Path
 from osmosis._version import __version__
 from osmosis.base import paths
 from osmosis.base.files import FULL
-from osmosis.base.installation import install_command
+from osmosis.base.installation import module_command
 from osmosis.base.redact import Redactor, without_credentials
 from osmosis.errors import InternalError, OsmosisError, ValidationError
 
@@ -23,8 +23,8 @@ _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.I
 
 
 def explain_exception(error: Exception, words: Sequence[str], environ: Mapping[str, str]) -> OsmosisError:
-    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("osmosis"):
-        return OsmosisError(f"this needs {error.name}, which is not installed", hint=install_command(error.name))
+    if isinstance(error, ModuleNotFoundError) and (command := module_command(error.name or "")):
+        return OsmosisError(f"this needs {error.name}, which is not installed", hint=command)
     refused = refused_by_machine(error) if isinstance(error, OSError) else None
     return refused or report_bug(error, words, environ)
 
