@@ -95,9 +95,9 @@ def _client(ctx: AppContext, connect: bool | None) -> PlatformClient | None:
     if connect is False:
         return None
     try:
-        client = ctx.client(auth=True, scoped=False)
-        client.health()
-        return client
+        with ctx.client(auth=True, scoped=False) as client:
+            client.health()
+        return ctx.client(auth=True, scoped=False)
     except (AuthRequired, NetworkError, PlatformError) as error:
         if connect:
             raise
