@@ -34,6 +34,10 @@ _NO_PARAMS = {
 }
 
 
+def name_scorers(functions: Sequence[str], rubrics: Sequence[str]) -> list[str]:
+    return [*functions, *(f"rubric:{rubric.removeprefix('rubric:')}" for rubric in rubrics)]
+
+
 def build_plan(flags: RunFlags, *, base_dir: Path, runs_dir: Path) -> EvalPlan:
     agent = _agent(flags)
     brings_rows = flags.dataset is None and is_foreign(agent)
@@ -43,7 +47,7 @@ def build_plan(flags: RunFlags, *, base_dir: Path, runs_dir: Path) -> EvalPlan:
     name = generated_name(agent, str(flags.dataset or "")) if flags.name is None else flags.name
     dataset = str(write_foreign_dataset(agent, base_dir, runs_dir) if brings_rows else flags.dataset)
     name, model = check_name(name, "--name"), _model(flags, runs_dir)
-    scores = [*flags.eval_fn, *(f"rubric:{rubric.removeprefix('rubric:')}" for rubric in flags.rubric)]
+    scores = name_scorers(flags.eval_fn, flags.rubric)
     plan = EvalPlan(name=name, agent=agent, model=model, dataset=dataset, score_fns=scores, **AUTO_CONCURRENCY)
     return apply_settings(plan, flags.settings, flags.set)
 

@@ -12,7 +12,7 @@ from osmosis.cli.core.context import AppContext, SecretsFile, current
 from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, OperationResult
 from osmosis.cli.eval import flags as eval_flags
-from osmosis.cli.eval.plan import apply_settings, check_finite
+from osmosis.cli.eval.plan import apply_settings, check_finite, name_scorers
 from osmosis.cli.eval.progress import Ending, print_aside, run_local
 from osmosis.cli.eval.report import draw_report, exit_code, next_steps
 from osmosis.cli.eval.run import apply_environment
@@ -114,7 +114,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     plan, options = load_run(ctx, flags.name, flags.secrets_file)
     plan = apply_settings(plan, flags.settings)
     if flags.eval_fn or flags.rubric:
-        plan.score_fns = [*flags.eval_fn, *(f"rubric:{name.removeprefix('rubric:')}" for name in flags.rubric)]
+        plan.score_fns = name_scorers(flags.eval_fn, flags.rubric)
     output = ctx.path(flags.output) if flags.output else None
     if output is not None:
         check_output(output)
