@@ -222,6 +222,7 @@ class _Recheck(Watcher):
             except OsmosisError as error:
                 self.unable[f"{kind}: {error.message}"] += len(self.rollouts)
             self.is_replay = False
+        gc.unfreeze()
         self.result.not_checked += [f"{count} {reason}" for reason, count in self.unable.items()]
 
     def _choose_functions(self, plan: EvalPlan, options: RunOptions) -> list[str]:

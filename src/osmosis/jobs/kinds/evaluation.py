@@ -164,7 +164,7 @@ class EvaluationJob(Job):
                         return evaluating.result()
                     raise server.failed.result()
                 finally:
-                    self.context.before_heartbeat = self.context.progress.in_flight.clear
+                    self.context.before_heartbeat, self.context.progress.in_flight = lambda: None, {}
                     await end_tasks(evaluating)
         finally:
             await proxy.close()

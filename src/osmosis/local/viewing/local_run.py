@@ -193,10 +193,11 @@ class LocalRun(IndexedRun):
         folder = [ARTIFACTS, rollout.rollout_id, ARTIFACTS]
         for path, size in safe_open.list_artifacts(self.folder, folder, most_bytes=1 << 50) or ():
             kind = mimetypes.guess_type(path)[0] or ""
-            most = MAX_IMAGE_BYTES if kind.startswith("image/") else MAX_TEXT_BYTES
+            is_image = kind.startswith("image/")
+            most = MAX_IMAGE_BYTES if is_image else MAX_TEXT_BYTES
             file = safe_open.open_artifact(self.folder, [*folder, *path.split("/")], most_bytes=most)
             content = b"".join(file.pieces()) if file else b""
-            image = f"data:{kind};base64,{b64encode(content).decode()}" if content and most == MAX_IMAGE_BYTES else ""
+            image = f"data:{kind};base64,{b64encode(content).decode()}" if content and is_image else ""
             text = "" if image or b"\0" in content else content.decode(errors="replace")
             yield run_source.Artifact(path, size, image, text)
 

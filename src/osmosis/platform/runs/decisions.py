@@ -113,10 +113,9 @@ def _list_history(session: Session, workspace: tables.Workspace, sha256: str | N
     query = sa.select(tables.Run).filter_by(workspace_id=workspace.id, kind="eval", dataset_sha256=sha256)
     newest = query.where(tables.Run.completed_at.is_not(None)).order_by(tables.Run.created_at.desc())
     source = DatabaseSource(session, {run.id: [run] for run in session.scalars(newest.limit(studies.HISTORY))})
-    return [
-        (scores_by_row(source.rollouts(id_), source.score_facts(id_)[0]), run.config["evaluation"]["pass_threshold"])
-        for id_, (run,) in source.runs.items()
-    ]
+    thresholds = [run.config.get("evaluation", {}).get("pass_threshold", 1.0) for (run,) in source.runs.values()]
+    scores = [scores_by_row(source.rollouts(id_), source.score_facts(id_)[0]) for id_ in source.runs]
+    return list(zip(scores, thresholds, strict=True))
 
 
 def _switch(session: Session, actor: audit.Actor | None, row: tables.Decision, status: str, text: str = "") -> None:
