@@ -89,7 +89,7 @@ def test_no_signal_failures_chance_and_rows_without_truth_are_said():
 
     # What looks at more than the answer pays for none of these: that is said, and is no free reward.
     silent = tried(lambda solution_str, ground_truth, extra_info: 0.0)
-    assert [(one.code, one.severity) for one in silent.findings] == [("no-signal", "info")]
+    assert [(finding.code, finding.severity) for finding in silent.findings] == [("no-signal", "info")]
 
     def raises(solution_str, ground_truth, extra_info):
         return float(solution_str.split()[-1] == ground_truth)

@@ -62,9 +62,9 @@ def test_a_figure_is_followed_with_its_interval(runs: Path) -> None:
     stored_run(runs / ".osmosis" / "runs" / "e", [rollout(0, 0, failure=timeout())], attempts=1)
     found = go(runs)
     assert found["metric"] == "reward:mean"
-    assert [round(one["value"], 3) for one in found["items"] if "value" in one] == [1.0, 0.75, 0.5, 0.5]
+    assert [round(item["value"], 3) for item in found["items"] if "value" in item] == [1.0, 0.75, 0.5, 0.5]
     rates = go(runs, "--metric", "reward:pass_rate")
-    assert all(one["low"] <= one["value"] <= one["high"] for one in rates["items"] if "value" in one)
+    assert all(item["low"] <= item["value"] <= item["high"] for item in rates["items"] if "value" in item)
     assert "completed" in rates["metrics"] or "tokens" in " ".join(rates["metrics"])
 
 
