@@ -21,12 +21,8 @@ from osmosis.records.run.plan import Selection
 from osmosis.records.run.rollout import Category
 
 Row = int
-
-
 Counts = Mapping[Row, tuple[float, int]]
 """Sum and number of the values, each between 0 and 1, of a version's rollouts at each row."""
-
-
 _JEFFREYS = 0.5
 
 
@@ -75,11 +71,7 @@ Values = dict[int, dict[int, float]]  # Scores by row and attempt; failures of t
 
 
 LEAST_ROLLOUTS = 10
-
-
 MOST_MEASUREMENTS = 40
-
-
 NOT_THE_CODE = (
     Category.RATE_LIMIT, Category.AUTH, Category.MODEL_NOT_FOUND, Category.SERVER_ERROR, Category.CONNECTION,
     Category.BAD_RESPONSE, Category.CANCELLED, Category.BUDGET,

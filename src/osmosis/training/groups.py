@@ -22,8 +22,6 @@ from osmosis.training.protocol.plans import TrainerPlan, divide
 from osmosis.training.step_journal import list_stored_steps, step_folder_name
 
 FILE = "groups.json"
-
-
 LONGEST_STREAK = 3
 
 
@@ -128,8 +126,6 @@ class GroupLedger:
 
 
 SHARE = 0.9
-
-
 CUT_OFF = "cut off as a straggler"
 
 

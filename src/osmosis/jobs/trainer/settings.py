@@ -21,6 +21,9 @@ from osmosis.training.protocol.messages import Example
 from osmosis.training.protocol.plans import Importance, TrainerPlan
 
 EVERY_LINEAR = "all-linear"
+FILE = "examples.jsonl"
+MOST_BYTES = 16 << 30
+_UNITS = {"sft": "rollouts", "dpo": "pairs of rollouts"}
 
 
 def trainer_plan(
@@ -102,15 +105,6 @@ def _too_small(plan: TrainingPlan, examples: "Examples | None") -> Exception:
         message = f"there are {examples.count} examples to learn from, and one step takes {plan.batch}"
         fix = "lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts"
     return setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
-
-
-_UNITS = {"sft": "rollouts", "dpo": "pairs of rollouts"}
-
-
-FILE = "examples.jsonl"
-
-
-MOST_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ TIMEOUTS = {
     "EnvironmentStartTimeoutError": Phase.SETUP,
     "VerifierTimeoutError": Phase.SCORE,
 }
-
-
 _ERRORS_BY_CATEGORY = {
     Category.RATE_LIMIT: ("ApiRateLimitError", "ApiUsageLimitError", "RateLimitError"),
     Category.SERVER_ERROR: (
@@ -34,17 +32,11 @@ _ERRORS_BY_CATEGORY = {
     Category.MODEL_NOT_FOUND: ("ModelNotFoundError", "ApiProviderResourceNotFoundError", "NotFoundError"),
     Category.BAD_REQUEST: ("BadRequestError",),
 }
-
-
 MODEL_ERRORS = {name: category for category, names in _ERRORS_BY_CATEGORY.items() for name in names}
-
-
 VERIFIER_ERRORS = {
     *("RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"),
     *("AddTestsDirError", "DownloadVerifierDirError"),
 }
-
-
 OUTPUT_TAIL = 2000
 
 
