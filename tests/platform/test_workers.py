@@ -75,6 +75,7 @@ def worker_token(site: Any, **wish: Any) -> str:
 
 @pytest.fixture
 def box(ready: Any) -> Box:
+    ready.http.app.state.reaper.stop()  # each look at leases is the test's own
     return Box(ready, worker_token(ready))
 
 
