@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.sandbox import Level, probe
 from support.tiny_task import TRAIN_TINY

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 from osmosis.llm.offline import SLOTS
 from support.training_platform import EVAL_CONFIG, training_platform
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from osmosis.base.files import lock_if_free, read_object, replacing
+from osmosis.base.files import read_object, replacing
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free
 from osmosis.errors import InternalError
 
 

@@ -227,7 +227,7 @@ class CredentialStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            from osmosis.base.files import FileLock  # brings asyncio, which no reading command needs
+            from osmosis.base.locks import FileLock  # brings asyncio, which no reading command needs
 
             lock = FileLock(self.path.with_name(".credentials.lock"))
             lock.take(timeout_s=None)

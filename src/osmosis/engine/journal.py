@@ -12,8 +12,9 @@ from typing import IO, TypeVar
 import orjson
 from pydantic import ValidationError as PydanticError
 
-from osmosis.base.files import FileLock, GrowingFile, append_line, read_object, replacing, write_bytes
+from osmosis.base.files import GrowingFile, append_line, read_object, replacing, write_bytes
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.engine.rollout_model import writable
 from osmosis.errors import Conflict, NotFound, ValidationError

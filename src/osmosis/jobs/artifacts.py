@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from typing_extensions import Self
 
-from osmosis.base.files import file_sha256, locked_async
+from osmosis.base.files import file_sha256
+from osmosis.base.locks import locked_async
 from osmosis.base.net import backoff_delay
 from osmosis.base.redact import Redactor
 from osmosis.base.safe_open import list_artifacts, open_artifact

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.base.files import locked_async
+from osmosis.base.locks import locked_async
 from osmosis.base.model_folder import check_model, check_tokenizer
 from osmosis.base.net import backoff_delay, is_loopback
 from osmosis.base.processes import end_tasks, wait_for_first

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from osmosis.base.files import locked, write_text
+from osmosis.base.files import write_text
+from osmosis.base.locks import locked
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, ValidationError
 from osmosis.local.run_options import runs_folder

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pydantic
 
-from osmosis.base.files import locked, write_json
+from osmosis.base.files import write_json
 from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import locked
 from osmosis.bridges.table import flat_rollouts
 from osmosis.datasets.scan import read_groups_by_content
 from osmosis.engine.journal import Journal

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 from osmosis.errors import PlatformError
 from osmosis.platform.auth.rate_limits import RateLimits
 from osmosis.platform.backup.archive import BackupManifest, add_rows, build_header, finish, open_snapshot, open_writer

@@ -16,8 +16,8 @@ from typing import Protocol
 import orjson
 
 from osmosis.base import installation
-from osmosis.base.files import lock_if_free, locked
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free, locked
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.rollout import RolloutStatus, get_reasoning, list_functions
 from osmosis.records.run.rows import Row

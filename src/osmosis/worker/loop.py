@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import httpx
 
 from osmosis._version import __version__
-from osmosis.base.files import FileLock
+from osmosis.base.locks import FileLock
 from osmosis.base.net import is_http, is_loopback
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, OsmosisError, PlatformError, UsageError, from_wire
 from osmosis.records.api import workers as worker_api

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 
 INSTALL_S = 400
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.plans import TrainerPlan

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from osmosis.base.files import locked
+from osmosis.base.locks import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.serve.server_process import free_port
 from support.trainer_environment import trainer_environ

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from osmosis.base.files import lock_if_free
+from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens, users

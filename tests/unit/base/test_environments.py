@@ -11,9 +11,9 @@ from typing import Annotated
 import pytest
 from pydantic import Field, SecretStr
 
-from osmosis.base.files import lock_if_free
 from osmosis.base.hardware import Gpu, find_python, gpu_names, list_gpus, pip_find_links
 from osmosis.base.installation import MARKER, prune_environments
+from osmosis.base.locks import lock_if_free
 from osmosis.base.model_folder import check_model, check_name, is_model_file, list_model_files
 from osmosis.base.variables import Settings, SettingsError, Variable
 from osmosis.errors import ValidationError

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base import paths
-from osmosis.base.files import FileLock
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import FileLock
 from osmosis.base.processes import is_same
 from osmosis.client import PlatformClient
 from osmosis.errors import Conflict, PlatformError, ValidationError

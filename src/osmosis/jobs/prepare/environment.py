@@ -13,8 +13,8 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from osmosis.base.files import locked_async
 from osmosis.base.installation import DISTRIBUTION, MARKER, Wheel, prune_environments, read_marker, remove_folders
+from osmosis.base.locks import locked_async
 from osmosis.base.safe_open import folder_at, walk
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import TAIL_LINES, JobFailed, JobLog, setup_failure

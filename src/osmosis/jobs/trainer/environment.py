@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 import uv
 
 from osmosis.base import installation
-from osmosis.base.files import locked_async, tomllib
+from osmosis.base.files import tomllib
 from osmosis.base.hardware import TRAINER_PYTHON, find_python, list_gpus, pip_find_links
+from osmosis.base.locks import locked_async
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failure
 from osmosis.jobs.prepare.environment import VERSION_OF, explain_output, is_network_failure

@@ -11,8 +11,9 @@ from urllib.parse import quote
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base import safe_open
-from osmosis.base.files import append_line, locked
+from osmosis.base.files import append_line
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import locked
 from osmosis.base.processes import start_token
 from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from osmosis.base.files import lock_if_free, read_object, write_bytes
+from osmosis.base.files import read_object, write_bytes
 from osmosis.base.git import Git, sealed_environ
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free
 from osmosis.base.processes import is_same
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.backup.archive import (

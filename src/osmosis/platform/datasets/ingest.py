@@ -13,8 +13,9 @@ from typing import cast
 import orjson
 import sqlalchemy as sa
 
-from osmosis.base.files import lock_if_free, locked, replacing
+from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free, locked
 from osmosis.datasets.scan import UploadFacts
 from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
 from osmosis.platform import Platform, tables

@@ -17,7 +17,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from osmosis.base import files
 from osmosis.base.files import write_text
 from osmosis.base.git import (
     Git,
@@ -29,6 +28,7 @@ from osmosis.base.git import (
     parse_git_url,
     sealed_environ,
 )
+from osmosis.base.locks import FileLock
 from osmosis.base.net import is_loopback, is_public, parse_host
 from osmosis.errors import Conflict, Forbidden, PlatformError, ValidationError
 from osmosis.platform import tables
@@ -132,7 +132,7 @@ def lock_file(folder: RepositoryFolder) -> Path:
 @contextlib.contextmanager
 def locked(folder: RepositoryFolder) -> Iterator[None]:
     """Allow one sync of a repository at a time on this machine; TooSlow when another one outlasts the deadline."""
-    lock = files.FileLock(lock_file(folder))
+    lock = FileLock(lock_file(folder))
     if not lock.take(timeout_s=None if math.isinf(folder.until) else max(0.0, folder.until - time.monotonic())):
         raise TooSlow(f"another sync of this repository was running for all of its {folder.limit_s:g} s")
     try:
@@ -229,7 +229,7 @@ def find_commit(folder: RepositoryFolder, text: str, settings: PlatformSettings)
 
 
 def _fetch_commit(folder: RepositoryFolder, full: str, settings: PlatformSettings) -> str | None:
-    turn = files.FileLock(folder.path.with_suffix(".look-up"))
+    turn = FileLock(folder.path.with_suffix(".look-up"))
     if not turn.take(timeout_s=min(LOOK_UP_TURN_S, folder.limit_s)):
         raise _no_answer(folder, full)
     try:

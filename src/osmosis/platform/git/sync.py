@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.base import files
+from osmosis.base.locks import lock_if_free
 from osmosis.base.redact import without_credentials
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform import tables
@@ -140,7 +140,7 @@ def list_external(db: Database) -> list[str]:
 
 def _tidy(folder: RepositoryFolder, settings: PlatformSettings) -> None:
     try:
-        with files.lock_if_free(mirror.lock_file(folder)) as free:
+        with lock_if_free(mirror.lock_file(folder)) as free:
             if free:
                 git = replace(folder, until=math.inf).git(settings.environ, **mirror.GC_SETTINGS)
                 git.run("gc", "--auto", "--quiet", timeout_s=mirror.FETCH_TIMEOUT_S)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
 from osmosis.base import installation
-from osmosis.base.files import lock_if_free
+from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import BACKUPS, Platform, tables
 from osmosis.platform.background import RepeatingThread

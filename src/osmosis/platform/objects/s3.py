@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osmosis.base.files import locked, replacing
+from osmosis.base.files import replacing
 from osmosis.base.installation import extra_command
+from osmosis.base.locks import locked
 from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError
 from osmosis.platform.objects.store import Content, Method, StoredObject, object_path, remove
 

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from osmosis.base.files import FileLock, write_json
+from osmosis.base.files import write_json
+from osmosis.base.locks import FileLock
 from osmosis.base.net import backoff_delay, parse_retry_after
 from osmosis.base.processes import end_tasks
 from osmosis.llm.http import HttpEndpoint, HttpPool
