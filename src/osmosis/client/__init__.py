@@ -1,7 +1,8 @@
 """The synchronous client of a platform (contract B), for any server that speaks it."""
 
 import sys
-from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 if "httpx" not in sys.modules:
     # Without its own command line, which loads rich, pygments and click: a quarter of what `osmosis whoami` takes.
@@ -10,42 +11,60 @@ if "httpx" not in sys.modules:
 
     del sys.modules["httpx._main"]
 
-from osmosis.client.accounts import Accounts, Audit, Members, People, SecretsClient, Sync, Workers, Workspaces
-from osmosis.client.files import Datasets, Imports, Models, Transfer
 from osmosis.client.http import Http
-from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
 from osmosis.records.run.status import RunKind
+
+if TYPE_CHECKING:
+    from osmosis.client.accounts import Accounts, Audit, Members, People, SecretsClient, Sync, Workspaces
+    from osmosis.client.files import Datasets, Imports, Models, Transfer
+    from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns, Workers
 
 __all__ = ["PlatformClient"]
 
+_MODULE_OF = {
+    **dict.fromkeys(("accounts", "workspaces", "members", "people", "audit", "sync", "secrets"), "accounts"),
+    **dict.fromkeys(("datasets", "imports", "models", "transfer"), "files"),
+    **dict.fromkeys(("evals", "trainings", "benchmarks", "workers"), "runs"),
+}
+
 
 class PlatformClient(Http):
+    """Each section is imported when it is first used: the records of all of them are a third of `osmosis whoami`."""
+
+    accounts: "Accounts"
+    workspaces: "Workspaces"
+    members: "Members"
+    people: "People"
+    audit: "Audit"
+    sync: "Sync"
+    secrets: "SecretsClient"
+    datasets: "Datasets"
+    imports: "Imports"
+    models: "Models"
+    evals: "EvalRuns"
+    trainings: "TrainingRuns"
+    benchmarks: "BenchmarkRuns"
+    workers: "Workers"
+
+    transfer: "Transfer"
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"a platform client has no {name!r}")
+        section = getattr(import_module(f"osmosis.client.{_MODULE_OF[name]}"), PlatformClient.__annotations__[name])(
+            self
+        )
+        setattr(self, name, section)
+        return section
+
     @property
     def scope(self) -> dict[str, str]:
         if self.workspace:
             return {"workspace": self.workspace}
         return {"identity": self.identity} if self.identity else {}
 
-    @cached_property
-    def transfer(self) -> Transfer:
-        return Transfer(self.url, ca_file=self.ca_file)
-
-    accounts = cached_property(Accounts)
-    workspaces = cached_property(Workspaces)
-    members = cached_property(Members)
-    people = cached_property(People)
-    audit = cached_property(Audit)
-    sync = cached_property(Sync)
-    datasets = cached_property(Datasets)
-    secrets = cached_property(SecretsClient)
-    workers = cached_property(Workers)
-    models = cached_property(Models)
-    evals = cached_property(EvalRuns)
-    imports = cached_property(Imports)
-    trainings = cached_property(TrainingRuns)
-
-    def runs(self, kind: RunKind) -> Runs:
-        return BenchmarkRuns(self) if kind == "benchmark" else self.trainings if kind == "training" else self.evals
+    def runs(self, kind: RunKind) -> "Runs":
+        return self.benchmarks if kind == "benchmark" else self.trainings if kind == "training" else self.evals
 
     def __enter__(self) -> "PlatformClient":
         return self

@@ -7,7 +7,6 @@ from osmosis.client.http import Params, Section
 from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
 from osmosis.records.api import accounts as account_api, workspaces as workspace_api
 from osmosis.records.api.accounts import Role
-from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.run.source import SyncState
 
 Reporter = Callable[[str], None]
@@ -16,7 +15,6 @@ NOT_CONNECTED = ("GIT_REPOSITORY_NOT_CONNECTED", "GIT_SCOPE_REQUIRED", "WORKSPAC
 BUSY = ("Pending", "Syncing")
 POLL_S = 0.5
 TIMEOUT_S = 300.0
-WORKERS_PATH = "workers"
 SECRETS_PATH = "environment-secrets"
 
 
@@ -156,17 +154,6 @@ class SecretsClient(Section):
         self._call(
             "DELETE", SECRETS_PATH, json=workspace_api.SecretName(name=name, scope=workspace_api.WIRE_SCOPE[scope])
         )
-
-
-class Workers(Section):
-    def all(self) -> list[WorkerRow]:
-        return self._read(WorkerList, "GET", WORKERS_PATH, scoped=False).workers
-
-    def drain(self, name: str) -> None:
-        self._call("POST", f"{WORKERS_PATH}/{quote(name, safe='')}/drain", json={}, scoped=False)
-
-    def remove(self, name: str) -> int:
-        return self._read(WorkerRemoved, "DELETE", f"{WORKERS_PATH}/{quote(name, safe='')}", scoped=False).released
 
 
 class Sync(Section):

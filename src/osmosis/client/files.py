@@ -26,11 +26,8 @@ TRIES = 5
 TIMEOUT = httpx.Timeout(60.0, read=120.0)
 
 
-class Transfer:
-    def __init__(self, platform_url: str, *, ca_file: str = "") -> None:
-        self._origin = urlsplit(platform_url).netloc
-        self._ca_file = ca_file
-        """Certificates of the platform; an object store elsewhere is verified by the public ones."""
+class Transfer(Section):
+    """Uploads and downloads by signed URL; an object store elsewhere is verified by the public certificates."""
 
     def upload(
         self, path: Path, plan: dataset_api.UploadPlan, progress: Progress | None = None
@@ -70,10 +67,11 @@ class Transfer:
 
     def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Result]) -> Result:
         parts = urlsplit(url)
-        if parts.scheme != "https" and not is_loopback(url) and parts.netloc != self._origin:
+        is_ours = parts.netloc == urlsplit(self._http.url).netloc
+        if parts.scheme != "https" and not is_loopback(url) and not is_ours:
             raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
         trust_env = not is_loopback(url)
-        verify = trust(self._ca_file if urlsplit(url).netloc == self._origin else "")
+        verify = trust(self._http.ca_file if is_ours else "")
         with httpx.Client(timeout=TIMEOUT, trust_env=trust_env, verify=verify) as client:
             for attempt in range(TRIES):
                 moved = _Counter(progress)

@@ -7,6 +7,7 @@ from osmosis.errors import NotFound
 from osmosis.records.api import runs as run_api, training as training_api
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import BenchmarkRunDetail, BenchmarkRunPage
+from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.base import Record
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
@@ -200,3 +201,14 @@ class TrainingRuns(Runs):
 
     def checkpoints(self, name: str) -> list[training_api.CheckpointRow]:
         return self._get(training_api.CheckpointList, name, "checkpoints").checkpoints
+
+
+class Workers(Section):
+    def all(self) -> list[WorkerRow]:
+        return self._read(WorkerList, "GET", "workers", scoped=False).workers
+
+    def drain(self, name: str) -> None:
+        self._call("POST", f"workers/{quote(name, safe='')}/drain", json={}, scoped=False)
+
+    def remove(self, name: str) -> int:
+        return self._read(WorkerRemoved, "DELETE", f"workers/{quote(name, safe='')}", scoped=False).released

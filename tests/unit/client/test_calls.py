@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from osmosis.client import PlatformClient
-from osmosis.client.files import Transfer
 from osmosis.errors import (
     AuthRequired,
     Conflict,
@@ -192,7 +191,7 @@ def test_a_file_goes_up_whole_or_in_parts(server: Server, tmp_path: Path) -> Non
     file = tmp_path / "d.jsonl"
     file.write_bytes(b"0123456789")
     server.answer = lambda asked: (200, {"ETag": f'"{asked["path"]}"'}, b"")
-    transfer, moved = Transfer(server.url), []
+    transfer, moved = PlatformClient(server.url, None).transfer, []
     plan = UploadPlan(method="simple", presigned_url=f"{server.url}/u")
     assert transfer.upload(file, plan, moved.append) == []
     assert server.asked[0]["body"] == b"0123456789"
@@ -206,7 +205,9 @@ def test_a_file_goes_up_whole_or_in_parts(server: Server, tmp_path: Path) -> Non
 def test_a_store_that_stumbles_is_asked_again(server: Server, tmp_path: Path) -> None:
     server.answer = lambda _: (503, {}, b"") if len(server.asked) < 2 else (200, {}, b"content")
     moved: list[int] = []
-    assert Transfer(server.url).download(f"{server.url}/f", tmp_path / "a" / "f", moved.append) == 7
+    assert (
+        PlatformClient(server.url, None).transfer.download(f"{server.url}/f", tmp_path / "a" / "f", moved.append) == 7
+    )
     assert (tmp_path / "a" / "f").read_bytes() == b"content"
     assert sum(moved) == 7
 
@@ -214,13 +215,13 @@ def test_a_store_that_stumbles_is_asked_again(server: Server, tmp_path: Path) ->
 def test_a_refused_transfer_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
     server.answer = lambda _: (403, {}, b"expired")
     with pytest.raises(NotFound, match="HTTP 403: expired"):
-        Transfer(server.url).download(f"{server.url}/f", tmp_path / "f")
+        PlatformClient(server.url, None).transfer.download(f"{server.url}/f", tmp_path / "f")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_transfers_stay_on_safe_addresses(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="unsafe"):
-        Transfer("https://platform.example").download("http://storage.example/f", tmp_path / "f")
+        PlatformClient("https://platform.example", None).transfer.download("http://storage.example/f", tmp_path / "f")
 
 
 def test_a_platform_of_a_private_authority_is_known_by_its_file_alone(tmp_path: Path) -> None:

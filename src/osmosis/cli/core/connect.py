@@ -64,10 +64,7 @@ def usable(login: Login | None, url: str) -> Login:
 def checkout_identity(ctx: "AppContext") -> str | None:
     if not ctx.in_workspace:
         return None
-    from osmosis.base.git import (
-        Git,  # a tenth of `whoami`, which is asked outside a checkout, too
-        parse_git_url,
-    )
+    from osmosis.base.git import Git, parse_git_url  # a tenth of `whoami`, which is also asked outside a checkout
     from osmosis.workspace.layout import find_workspace
 
     try:
