@@ -1,5 +1,6 @@
 """TOML configs: every problem is reported as `file:line: key: what (fix: ...)` before anything is raised."""
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.files import tomllib
 from osmosis.base.paths import folder_inside
 from osmosis.errors import NotFound, ValidationError
-from osmosis.records.base import Problem, Severity
+from osmosis.records.base import Problem, Severity, describe_fields
 from osmosis.records.config.benchmark import BenchmarkConfig
-from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
+from osmosis.records.config.check import CONFIGS, ConfigIssue, check_config, find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig, list_environment_tables
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace
 
@@ -327,3 +328,13 @@ def _value_end(text: str, at: int) -> int:
             return at + 1
         at += 1
     return at
+
+
+def schema_files() -> dict[str, str]:
+    return {f"configs/{kind}.schema.json": schema_text(kind) for kind in (*CONFIGS, "benchmark")}
+
+
+def schema_text(kind: str) -> str:
+    schema = describe_fields(BenchmarkConfig if kind == "benchmark" else CONFIGS[kind]).model_json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -18,10 +18,7 @@ from osmosis.base.git import Git, sealed_environ
 from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 from osmosis.records.api.workspaces import check_workspace_name
-from osmosis.records.base import describe_fields
-from osmosis.records.config.benchmark import BenchmarkConfig
-from osmosis.records.config.check import CONFIGS
-from osmosis.workspace.config_file import PROVIDER_KEYS
+from osmosis.workspace.config_file import PROVIDER_KEYS, schema_files
 from osmosis.workspace.git import commit_paths, init_repository, read_source
 from osmosis.workspace.layout import Workspace, check_rollout_name
 
@@ -145,16 +142,6 @@ def read_record(path: Path) -> TemplateRecord | None:
         return TemplateRecord(str(table["template"]), str(table["version"]), dict(table.get("answers") or {}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def schema_files() -> dict[str, str]:
-    return {f"configs/{kind}.schema.json": schema_text(kind) for kind in (*CONFIGS, "benchmark")}
-
-
-def schema_text(kind: str) -> str:
-    schema = describe_fields(BenchmarkConfig if kind == "benchmark" else CONFIGS[kind]).model_json_schema()
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[str]:

@@ -18,9 +18,9 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep,
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.base import Problem
 from osmosis.records.config.check import CONFIGS, iterate_fields
-from osmosis.workspace.config_file import ConfigFile, check_file, config_error, locate, read, to_issue
+from osmosis.workspace import config_file
+from osmosis.workspace.config_file import ConfigFile
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
-from osmosis.workspace.templates import schema_files, schema_text
 
 
 def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
@@ -30,7 +30,7 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
     before_problems = _errors(file, workspace)
     unreadable = [p for p in before_problems if p.code in ("toml-syntax", "not-utf8", "unreadable")]
     if unreadable:
-        raise config_error(file, unreadable)
+        raise config_file.config_error(file, unreadable)
     changed: dict[str, tuple[Any, Any]] = {}
     before, document = tomlkit.parse(file.text).unwrap(), tomlkit.parse(file.text)
     for key, raw in given.items():
@@ -54,7 +54,7 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
         parsed = {(p.code, p.what) for p in before_problems}
         new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in parsed]
     if new:
-        raise config_error(ConfigFile(file.kind, file.path, file.shown), new)
+        raise config_file.config_error(ConfigFile(file.kind, file.path, file.shown), new)
     write_text(file.path, text, mode=file.path.stat().st_mode & 0o777)
     return changed
 
@@ -100,7 +100,7 @@ def _add(table: Any, name: str, value: object) -> None:
 
 
 def _errors(file: ConfigFile, workspace: Workspace) -> list[Problem]:
-    _, problems = check_file(file, workspace)
+    _, problems = config_file.check_file(file, workspace)
     return [p for p in problems if p.severity == "error"]
 
 
@@ -165,9 +165,9 @@ def parse_value(raw: str, takes_text: bool) -> Any:
 
 
 def list_values(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
-    config, problems = check_file(file, workspace)
+    config, problems = config_file.check_file(file, workspace)
     if config is None:
-        raise config_error(file, [p for p in problems if p.severity == "error"])
+        raise config_file.config_error(file, [p for p in problems if p.severity == "error"])
     rows = []
     for table, inner, _ in iterate_fields(type(config)):
         current = getattr(config, table)
@@ -213,8 +213,8 @@ def check(
     files = _files(ctx, workspace, paths or [])
     items: list[dict[str, object]] = []
     for file in files:
-        _, problems = check_file(file, workspace)
-        items += [{"severity": p.severity, **to_issue(p), "what": p.what} for p in problems]
+        _, problems = config_file.check_file(file, workspace)
+        items += [{"severity": p.severity, **config_file.to_issue(p), "what": p.what} for p in problems]
     wrong = sum(1 for row in items if row["severity"] == "error")
     columns = [*build_columns("where=Where", "what=What", "fix=Fix"), Column("severity", "Severity", wide=True)]
     count = "1 config is" if len(files) == 1 else f"{len(files)} configs are"
@@ -251,9 +251,9 @@ def show(
             Column("source", "From"),
         ]
         return ListResult(rows, columns, title=file.shown, extra={"path": file.shown, "kind": file.kind})
-    problems = read(file)
+    problems = config_file.read(file)
     if problems:
-        raise config_error(file, problems)
+        raise config_file.config_error(file, problems)
 
     def draw(console: Console) -> None:
         from rich.syntax import Syntax
@@ -279,7 +279,7 @@ def schema(
     if write:
         workspace = find_workspace(current().cwd)
         written = []
-        for relative, text in schema_files().items():
+        for relative, text in config_file.schema_files().items():
             target = workspace.root / relative
             if not target.is_file() or target.read_text("utf-8") != text:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +287,7 @@ def schema(
                 written.append(relative)
         message = f"wrote {', '.join(written)}" if written else "the schemas are up to date"
         return OperationResult("config.schema", message, {"files": written})
-    text = schema_text(kind)
+    text = config_file.schema_text(kind)
     return DetailResult(json.loads(text), human=lambda console: console.print(Text(text.rstrip()), soft_wrap=True))
 
 
@@ -339,7 +339,7 @@ def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[Conf
         configs = (*workspace.configs(), *workspace.configs("benchmark"))
         return [ConfigFile(kind, path, workspace.relative(path)) for kind, path in configs]
     return [
-        locate(_existing(ctx, workspace, path), workspace, "benchmark")
+        config_file.locate(_existing(ctx, workspace, path), workspace, "benchmark")
         if "benchmark" in Path(path).parts
         else _file(ctx, workspace, path)
         for path in paths
@@ -355,8 +355,8 @@ def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") 
         if not named:
             raise NotFound(f"there is no config {name}", hint="list them: osmosis check")
         chosen = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
-        return locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
-    return locate(path, workspace, kind or "eval")
+        return config_file.locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
+    return config_file.locate(path, workspace, kind or "eval")
 
 
 def _only(workspace: Workspace, kinds: Sequence[ConfigKind]) -> ConfigFile:
