@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MODEL_KEYS = {"provider": {"model"}, "endpoint": {"base_url", "model"}, "hosted": {"base_model"}}
 _CURSOR, _CURSOR_KEY = "cursor-cli", "CURSOR_API_KEY"
-_LIMITS = {name: getattr(Evaluation(), name) for name in ("agent_workflow_timeout_s", "grader_timeout_s")}
+_LIMITS = {name: Evaluation.model_fields[name].default for name in ("agent_workflow_timeout_s", "grader_timeout_s")}
 
 
 def _header_name(name: str) -> str:

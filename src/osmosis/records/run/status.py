@@ -3,7 +3,6 @@ from enum import Enum
 from typing import Literal
 
 from osmosis.errors import UsageError
-from osmosis.records.run.rollout import Category
 
 
 class RunStatus(str, Enum):
@@ -19,7 +18,7 @@ class RunStatus(str, Enum):
 
 
 def ended_by_limit(status: str, category: str | None) -> bool:
-    return status == RunStatus.STOPPED.value and category in (Category.BUDGET.value, Category.TIMEOUT.value)
+    return status == RunStatus.STOPPED.value and category in ("budget", "timeout")  # of `rollout.Category`
 
 
 RunKind = Literal["eval", "training", "benchmark", "optimize"]
