@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
+from osmosis.engine.journal import AnnotationFile, read_annotations
 from osmosis.platform import tables
 from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.run.annotations import Annotation

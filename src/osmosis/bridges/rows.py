@@ -18,9 +18,9 @@ from osmosis.bridges.mapped import LANGFUSE, SAMPLE, check_mapping, complete_map
 from osmosis.bridges.promptfoo import read_tests
 from osmosis.bridges.spans import iterate_spans, load_json, read_attributes, read_conversation
 from osmosis.bridges.table import read_dataset
-from osmosis.engine.journal import StoredRollouts
+from osmosis.engine.journal import AnnotationFile, StoredRollouts
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
-from osmosis.records.run.annotations import Annotation, keep_newest
+from osmosis.records.run.annotations import keep_newest
 from osmosis.records.run.rollout import Message, Rollout
 from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
 
@@ -198,9 +198,7 @@ def _map_rows(
 def read_journal(folder: Path) -> Iterator[JsonObject]:
     stored = StoredRollouts(folder)
     rows, labels, written = read_dataset(stored.plan()), dict[str, dict[str, str]](), set[str]()
-    file = folder / "annotations.jsonl"
-    lines = file.read_bytes().splitlines() if file.exists() else []
-    for note in keep_newest(map(Annotation.model_validate_json, lines)):
+    for note in keep_newest(AnnotationFile(folder).read()):
         labels.setdefault(note.row_key or "", {})[note.author] = note.label or note.comment or f"{note.score:g}"
     for line in stored.in_order():
         rollout = Rollout.model_validate(line)

@@ -15,7 +15,7 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, build_col
 from osmosis.cli.eval.plan import parse_price
 from osmosis.cli.eval.rubric import ConcurrencyOption, judging_progress
 from osmosis.datasets.scan import read_rows
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import AnnotationFile, Journal
 from osmosis.engine.load_agent import close_scorers, load_scorers
 from osmosis.engine.rubrics.judge_check import JudgeCheck, check_judges
 from osmosis.engine.rubrics.pairwise import AnswerComparison
@@ -23,7 +23,6 @@ from osmosis.errors import NotFound
 from osmosis.local.compare_answers import CompareOptions, open_judging
 from osmosis.local.resume_at_commit import dataset_of
 from osmosis.local.run_options import run_folder
-from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.agreement import LEAST, Agreement, Verdicts, agreement, verdicts
 from osmosis.metrics.formats import dollars, interval, percent, score as format_score, signed
 from osmosis.metrics.powered_mean import powered_means

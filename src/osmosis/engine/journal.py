@@ -1,9 +1,10 @@
-"""The run journal: `rollouts.jsonl`, one line per finished rollout, and `tokens.jsonl` for tokens of model calls."""
+"""The run journal: `rollouts.jsonl`, one line per finished rollout, `tokens.jsonl` for tokens of model calls, and
+`annotations.jsonl`, what people judged."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,11 +15,12 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.base.files import GrowingFile, append_line, read_object, replacing, write_bytes
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.locks import FileLock
+from osmosis.base.locks import FileLock, locked
 from osmosis.base.redact import Redactor
 from osmosis.engine.rollout_model import writable
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.run.annotations import ANNOTATIONS, Annotation
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import LARGEST_SCORE, CallTokens, Category, Failure, Phase, Rollout
@@ -36,7 +38,7 @@ class RunFolder:
         self.redactor = redactor or Redactor()
         self.run_path = folder / "run.json"
         self.report_path = folder / "report.json"
-        self.annotations_path = folder / "annotations.jsonl"
+        self.annotations_path = folder / ANNOTATIONS
         self.pulse_path = folder / "pulse.json"
         self._lock: FileLock | None = None
         self._run: JsonObject = {}
@@ -409,3 +411,39 @@ class Recorder:
             self.failed.set()
         finally:
             self._writing = None
+
+
+def read_annotations(path: Path) -> list[Annotation]:
+    """Return them as they were written; a line that is no annotation is passed over."""
+    annotations = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            annotations.append(Annotation.model_validate_json(line))
+        except PydanticError:
+            continue
+    return annotations
+
+
+class AnnotationFile:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ANNOTATIONS
+        self._lock = folder / ".annotations.lock"
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self) -> list[Annotation]:
+        return read_annotations(self.path)
+
+    def merge(self, annotations: Iterable[Annotation]) -> int:
+        with locked(self._lock):
+            existing = {annotation.identity for annotation in self.read()}
+            new = [annotation for annotation in annotations if annotation.identity not in existing]
+            for annotation in sorted(new, key=lambda annotation: annotation.created_at):
+                append_line(self.path, annotation.to_line())
+        return len(new)
+
+    def add(self, annotation: Annotation) -> None:
+        with locked(self._lock):
+            append_line(self.path, annotation.to_line())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.local.viewing.local_run import AnnotationFile
+from osmosis.engine.journal import AnnotationFile
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.rollout import Score
 from support.command_line import run_command

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.engine.journal import AnnotationFile
 from osmosis.errors import ValidationError
 from osmosis.local.viewing.library import LocalLibrary
-from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.records.run.annotations import Annotation, keep_newest
 from osmosis.viewer.page import QueryParams
 from osmosis.viewer.rollout_page import build_calibrations, rollout_page

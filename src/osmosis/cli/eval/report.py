@@ -11,14 +11,13 @@ from osmosis.cli.core.render import draw_report as draw_figures, pairs, print_te
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.flags import BY_NAME
 from osmosis.cli.eval.plan import parse_reducers
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import AnnotationFile, Journal
 from osmosis.engine.output import report_files
 from osmosis.engine.output.results_json import check_output, config_part, summary_part
 from osmosis.errors import UsageError
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import marks_of, regrouped, stored_report, summary_of
 from osmosis.local.run_options import run_folder, runs_folder
-from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.metrics.figures import Judged
 from osmosis.metrics.formats import number, percent
 from osmosis.metrics.intervals import missed_bar

@@ -20,15 +20,14 @@ from osmosis.cli.schema import PrintedUpload
 from osmosis.client import PlatformClient
 from osmosis.client.files import Progress
 from osmosis.client.runs import Runs
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import AnnotationFile, Journal, read_annotations
 from osmosis.engine.output.upload import complete_report, export
 from osmosis.errors import Conflict, OsmosisError, PlatformError, UsageError, WorkspaceRequired
 from osmosis.local.run import marks_of
 from osmosis.local.run_options import run_folder
-from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
 from osmosis.records.api.runs import RunFile
-from osmosis.records.run.annotations import MarkChange, Marks
+from osmosis.records.run.annotations import ANNOTATIONS, MarkChange, Marks
 from osmosis.records.run.status import RunKind
 from osmosis.workspace.layout import find_workspace
 
@@ -36,7 +35,6 @@ TYPES = {
     "eval": ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens"),
     "benchmark": ("summary", "results", "artifacts", "logs"),
 }
-ANNOTATIONS = "annotations.jsonl"
 BATCH = 500
 AT_ONCE = 8
 ASK_ABOVE = 100 * 1024 * 1024

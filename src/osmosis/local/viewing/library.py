@@ -12,11 +12,12 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.git import Git
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
+from osmosis.engine.journal import read_annotations
 from osmosis.errors import Forbidden, NotFound, OsmosisError
 from osmosis.local.compare_answers import stored_comparisons
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run import mark
-from osmosis.local.viewing.local_run import IndexedRun, LocalRun, index_path, plan_tables, read_annotations
+from osmosis.local.viewing.local_run import IndexedRun, LocalRun, index_path, plan_tables
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import NamedRef, RunDetail
 from osmosis.records.config.optimize import OptimizeConfig

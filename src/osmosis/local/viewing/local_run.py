@@ -8,16 +8,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import quote
 
-from pydantic import ValidationError as PydanticError
-
 from osmosis.base import safe_open
-from osmosis.base.files import append_line
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.locks import locked
 from osmosis.base.processes import start_token
 from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows
-from osmosis.engine.journal import ARTIFACTS, Journal
+from osmosis.engine.journal import ARTIFACTS, AnnotationFile, Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.branch import find_branches
 from osmosis.local.quarantine_file import file_of_run, read
@@ -339,46 +335,3 @@ def _session_events(session: Mapping[str, object]) -> Iterator[RunEvent]:
         reason = session.get("stopped")
         status = "stopped" if reason else "finished"
         yield RunEvent(timestamp=str(session["ended_at"]), status=status, reason=str(reason or ""))
-
-
-NAME = "annotations.jsonl"
-
-
-def read_annotations(path: Path) -> list[Annotation]:
-    if not path.exists():
-        return []
-    annotations = []
-    for line in path.read_bytes().splitlines():
-        try:
-            annotations.append(Annotation.model_validate_json(line))
-        except PydanticError:
-            continue
-    return annotations
-
-
-class AnnotationFile:
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
-        self._lock = folder / ".annotations.lock"
-
-    @property
-    def size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
-
-    def read(self) -> list[Annotation]:
-        return read_annotations(self.path)
-
-    def merge(self, annotations: Iterable[Annotation]) -> int:
-        with locked(self._lock):
-            existing = {annotation.identity for annotation in self.read()}
-            new = [annotation for annotation in annotations if annotation.identity not in existing]
-            for annotation in sorted(new, key=lambda annotation: annotation.created_at):
-                append_line(self.path, annotation.to_line())
-        return len(new)
-
-    def add(self, annotation: Annotation) -> None:
-        with locked(self._lock):
-            append_line(self.path, annotation.to_line())

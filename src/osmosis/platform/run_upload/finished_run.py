@@ -25,10 +25,10 @@ from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
 from osmosis.platform.run_upload import sessions
-from osmosis.platform.run_upload.run_files import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
+from osmosis.platform.run_upload.run_files import LOGS, TOKENS, UploadedRun, parse_artifact
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.records.base import utc_now
-from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.annotations import ANNOTATIONS, Annotation
 from osmosis.records.run.job import Stage
 from osmosis.records.run.report import Report
 from osmosis.records.run.status import RunStatus

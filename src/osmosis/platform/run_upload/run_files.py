@@ -21,7 +21,7 @@ from osmosis.metrics.summary import Summary, Terms
 from osmosis.platform.runs import rollouts
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import check_rollout_id
-from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.annotations import ANNOTATIONS, Annotation
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import MAX_BYTES, DerivedKeys, Key
@@ -32,7 +32,6 @@ MAX_FILES = 100_000
 INDEX = "index.jsonl"
 REPORT = "report.json"
 LOGS = "logs.txt"
-ANNOTATIONS = "annotations.jsonl"
 TOKENS = "tokens.jsonl"
 FIXED_FILES = (INDEX, REPORT, LOGS, ANNOTATIONS, TOKENS, "progress.json", "metrics.json", "summary.jsonl")
 TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json\Z")

@@ -18,11 +18,11 @@ from osmosis.platform.runs import rollouts, views
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.runs import FileTotals, RunFile, RunFiles
 from osmosis.records.protocol.messages import check_rollout_id
+from osmosis.records.run.annotations import ANNOTATIONS
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.trajectory import trajectory_from_rollout
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
-ANNOTATIONS = "annotations.jsonl"
 TOKENS = "tokens.jsonl"
 MOST_TOKENS = 2**40
 MAX_URLS = 500

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from osmosis.records.base import Record, utc_now
 
+ANNOTATIONS = "annotations.jsonl"
 RIGHT, WRONG, UNSURE = "right", "wrong", "unsure"
 LABELS = (RIGHT, WRONG, UNSURE)  # Labels that are offered; others are allowed
 LONGEST_LABEL = 60
