@@ -1,7 +1,9 @@
 """HTTP of the platform. JSON bodies are read strictly, as they can be stored; answers have only the keys that were set.
 Middleware is around every request: beyond `UNKNOWN_BYTES` its body needs a credential; its log line has no query."""
 
+import functools
 import hmac
+import inspect
 import json
 import logging
 import math
@@ -9,17 +11,19 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.datastructures import DefaultPlaceholder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +34,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback, parse_host
 from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
-from osmosis.platform.auth.dependencies import bearer
+from osmosis.platform.auth.dependencies import PlatformDep, bearer
 from osmosis.platform.db import find_unavailable
 from osmosis.platform.maintenance.telemetry import FIELDS, UNMATCHED, PlatformMetrics, request_id
 from osmosis.platform.models import inference
@@ -70,15 +74,43 @@ class JsonResponse(JSONResponse):
             return text.encode("utf-8", "replace")
 
 
+async def get_reading(platform: PlatformDep) -> AbstractContextManager[Session]:
+    return platform.db.read()
+
+
+async def get_writing(platform: PlatformDep) -> AbstractContextManager[Session]:
+    return platform.db.write()
+
+
+Reading = Annotated[Session, Depends(get_reading)]
+Writing = Annotated[Session, Depends(get_writing)]
+
+
+def _in_session(endpoint: Callable[..., object]) -> Callable[..., object]:
+    """Open an endpoint's `session` in the thread that runs it, and commit before its answer is checked: one of
+    FastAPI's own would keep a connection, and the lock of the one writer, while it waits for further threads."""
+    if "session" not in inspect.signature(endpoint).parameters:
+        return endpoint
+
+    @functools.wraps(endpoint)
+    def run(session: AbstractContextManager[Session], **values: object) -> object:
+        with session as opened:
+            return endpoint(session=opened, **values)
+
+    return run
+
+
 class JsonRoute(APIRoute):
+    """A route whose function may ask for a `session: Reading` or `Writing`."""
+
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Records build their schemas late; FastAPI's checks warn unless a route's are built when it is declared.
         for hint in (*get_type_hints(endpoint).values(), options.get("response_model")):
             for record in records_in(hint):
                 record.model_config["defer_build"] = False
         if isinstance(options.get("response_class"), DefaultPlaceholder):
-            options["response_class"] = JsonResponse
-        super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
+            options["response_class"] = Response if options.get("status_code") == 204 else JsonResponse
+        super().__init__(path, _in_session(endpoint), **{**options, "response_model_exclude_unset": True})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -1,11 +1,11 @@
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.rate_limits import address_of, limited
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api import accounts as account_api
 from osmosis.records.api.body import format_moment
@@ -21,23 +21,21 @@ def token_body(issued: tokens.IssuedToken) -> account_api.IssuedLogin:
 
 
 @router.post("/device/authorize", dependencies=[limited("login")])
-def authorize(body: account_api.DeviceStart, platform: PlatformDep) -> account_api.DeviceOffer:
-    with platform.db.write() as session:
-        login = login_flows.start(session, body.device_name)
+def authorize(body: account_api.DeviceStart, platform: PlatformDep, session: Writing) -> account_api.DeviceOffer:
+    login = login_flows.start(session, body.device_name)
     url, complete = platform.settings.device_url(), platform.settings.device_url(login.user_code)
     return account_api.DeviceOffer.from_row(login, verification_uri=url, verification_uri_complete=complete)
 
 
 @router.post("/device/token", response_model=account_api.IssuedLogin, dependencies=[limited("poll")])
 def device_token(
-    body: account_api.DevicePoll, request: Request, platform: PlatformDep
+    body: account_api.DevicePoll, request: Request, session: Writing
 ) -> account_api.IssuedLogin | JSONResponse:
-    with platform.db.write() as session:
-        answer = login_flows.poll(session, body.device_code)
-        if isinstance(answer, str):
-            return JSONResponse({"error": answer, "message": answer}, status_code=400)
-        _note(session, request, answer, "device code")
-        return token_body(answer)
+    answer = login_flows.poll(session, body.device_code)
+    if isinstance(answer, str):
+        return JSONResponse({"error": answer, "message": answer}, status_code=400)
+    _note(session, request, answer, "device code")
+    return token_body(answer)
 
 
 def _note(session: Session, request: Request, issued: tokens.IssuedToken, by: str) -> None:
@@ -45,25 +43,25 @@ def _note(session: Session, request: Request, issued: tokens.IssuedToken, by: st
 
 
 @router.post("/bootstrap", dependencies=[limited("login")])
-def bootstrap(body: account_api.DeviceStart, request: Request, platform: PlatformDep) -> account_api.IssuedLogin:
+def bootstrap(
+    body: account_api.DeviceStart, request: Request, platform: PlatformDep, session: Writing
+) -> account_api.IssuedLogin:
     """Log in with the bootstrap token: whoever can read the platform's own file is its owner."""
     login_flows.check_bootstrap(platform, bearer(request))
-    with platform.db.write() as session:
-        owner = users.ensure_owner(session, platform.settings.owner_name)
-        issued = tokens.issue(session, owner, body.device_name)
-        _note(session, request, issued, "bootstrap token")
-        return token_body(issued)
+    owner = users.ensure_owner(session, platform.settings.owner_name)
+    issued = tokens.issue(session, owner, body.device_name)
+    _note(session, request, issued, "bootstrap token")
+    return token_body(issued)
 
 
 @router.post("/browser-login")
-def browser_login(platform: PlatformDep, caller: PersonDep) -> account_api.BrowserLink:
+def browser_login(platform: PlatformDep, session: Writing, caller: PersonDep) -> account_api.BrowserLink:
     """Return a link that logs a browser in once, for a person whose terminal is logged in. It carries an approved
     device code; it works once and for 15 minutes, and opening it asks before it logs in."""
-    with platform.db.write() as session:
-        login = login_flows.start(session, "browser")
-        session.flush()
-        audit.note(session, caller, "login.link", caller.user.handle)
-        login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
+    login = login_flows.start(session, "browser")
+    session.flush()
+    audit.note(session, caller, "login.link", caller.user.handle)
+    login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
     return account_api.BrowserLink(url=platform.settings.login_url(login.device_code), expires_in=login.expires_in)
 
 
@@ -86,10 +84,9 @@ def verify(platform: PlatformDep, either: EitherDep) -> account_api.Verified:
 
 
 @router.get("/tokens")
-def list_tokens(platform: PlatformDep, caller: CallerDep) -> account_api.TokenList:
+def list_tokens(session: Reading, caller: CallerDep) -> account_api.TokenList:
     """List the usable tokens of the person; a token made by name sees itself and what was made with it."""
-    with platform.db.read() as session:
-        rows = tokens.list_tokens(session, caller.token)
+    rows = tokens.list_tokens(session, caller.token)
     mine = caller.token.id
     return account_api.TokenList(
         tokens=[
@@ -100,19 +97,16 @@ def list_tokens(platform: PlatformDep, caller: CallerDep) -> account_api.TokenLi
 
 
 @router.post("/tokens")
-def make_token(body: account_api.NewToken, platform: PlatformDep, caller: CallerDep) -> account_api.IssuedLogin:
+def make_token(body: account_api.NewToken, session: Writing, caller: CallerDep) -> account_api.IssuedLogin:
     """Create a token for a machine; its text appears only in this answer. It may no more than the one that asks."""
-    with platform.db.write() as session:
-        issued = tokens.create_named(session, caller.token, body)
-        bound = issued.row.workspace
-        audit.note_token(session, caller, "token.create", issued.row, scopes=issued.row.scopes)
+    issued = tokens.create_named(session, caller.token, body)
+    bound = issued.row.workspace
+    audit.note_token(session, caller, "token.create", issued.row, scopes=issued.row.scopes)
     return token_body(issued).model_copy(update={"workspace": bound.name if bound else None})
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke(token_id: str, platform: PlatformDep, caller: CallerDep, logout: bool = False) -> Response:
+def revoke(token_id: str, session: Writing, caller: CallerDep, logout: bool = False) -> None:
     """Revoke a token and all that was made with it; with `?logout=true` what was made by name goes on."""
-    with platform.db.write() as session:
-        token = tokens.revoke(session, caller.token, token_id, logout=logout)
-        audit.note_token(session, caller, "login.end" if logout else "token.revoke", token)
-    return Response(status_code=204)
+    token = tokens.revoke(session, caller.token, token_id, logout=logout)
+    audit.note_token(session, caller, "login.end" if logout else "token.revoke", token)

@@ -20,7 +20,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may, scope_with
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, production, service as datasets
-from osmosis.platform.http import JsonRoute, limit_of
+from osmosis.platform.http import JsonRoute, Reading, Writing, limit_of
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, upload_key
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
@@ -44,16 +44,15 @@ DataDep = Annotated[Scope, may("data")]
 
 
 @router.post("/api/cli/datasets")
-def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDataset:
+def create(body: NewDataset, platform: PlatformDep, session: Writing, scope: DataDep) -> CreatedDataset:
     file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
-    with platform.db.write() as session:
-        part_bytes = platform.settings.part_bytes
-        dataset, upload = datasets.create(
-            session, scope.workspace, scope.user, file, part_bytes=part_bytes, overwrite_id=body.overwrite_dataset_id
-        )
-        audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
-        plan = datasets.build_upload_plan(platform, upload)
-        return datasets.build_entry(CreatedDataset, platform.settings, dataset, upload=plan)
+    part_bytes = platform.settings.part_bytes
+    dataset, upload = datasets.create(
+        session, scope.workspace, scope.user, file, part_bytes=part_bytes, overwrite_id=body.overwrite_dataset_id
+    )
+    audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
+    plan = datasets.build_upload_plan(platform, upload)
+    return datasets.build_entry(CreatedDataset, platform.settings, dataset, upload=plan)
 
 
 @router.put("/api/objects/uploads/{upload_id}/{number}", dependencies=SIGNED)
@@ -100,29 +99,26 @@ def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDat
 
 
 @router.get("/api/cli/datasets")
-def list_datasets(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> DatasetPage:
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, datasets.select_datasets(scope.workspace))
-        bodies = [datasets.build_entry(DatasetEntry, platform.settings, row) for row in rows]
+def list_datasets(platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep) -> DatasetPage:
+    rows, total = page.fetch(session, datasets.select_datasets(scope.workspace))
+    bodies = [datasets.build_entry(DatasetEntry, platform.settings, row) for row in rows]
     return DatasetPage(datasets=bodies, **page.place(len(bodies), total))
 
 
 @router.get("/api/cli/datasets/{name}")
-def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetEntry:
-    with platform.db.read() as session:
-        dataset = datasets.find(session, scope.workspace, name)
-        return datasets.build_entry(DatasetEntry, platform.settings, dataset)
+def get_dataset(name: str, platform: PlatformDep, session: Reading, scope: ScopeDep) -> DatasetEntry:
+    dataset = datasets.find(session, scope.workspace, name)
+    return datasets.build_entry(DatasetEntry, platform.settings, dataset)
 
 
 @router.delete("/api/cli/datasets/{name}", status_code=204)
 @slow("objects")
-def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> None:
     with platform.db.write() as session:
         dataset = datasets.find(session, scope.workspace, name)
         datasets.delete(session, dataset)
         audit.note(session, scope, "dataset.delete", dataset.name, workspace=scope.workspace)
     ingest.clean(platform, dataset.id)
-    return Response(status_code=204)
 
 
 @router.get("/api/cli/datasets/{name}/download")
@@ -148,10 +144,9 @@ def get_object(dataset_id: str, platform: PlatformDep) -> FileResponse:
 
 
 @router.get("/api/cli/datasets/{name}/logs")
-def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
-    with platform.db.read() as session:
-        dataset = datasets.find(session, scope.workspace, name)
-        return page.fetch(session, tables.DatasetLog, tables.DatasetLog.dataset_id == dataset.id)
+def logs(name: str, session: Reading, scope: ScopeDep, page: LogSliceDep) -> LogPage:
+    dataset = datasets.find(session, scope.workspace, name)
+    return page.fetch(session, tables.DatasetLog, tables.DatasetLog.dataset_id == dataset.id)
 
 
 ApplicationDep = Annotated[Scope, Depends(scope_with("inference", "data"))]
@@ -207,9 +202,8 @@ def _read_protobuf(body: bytes) -> JsonObject:
 
 
 @router.get(CALLS)
-def list_calls(platform: PlatformDep, scope: ScopeDep, page: PageDep, label: str = "") -> ProductionCallPage:
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, production.select_calls(scope.workspace, label))
+def list_calls(session: Reading, scope: ScopeDep, page: PageDep, label: str = "") -> ProductionCallPage:
+    rows, total = page.fetch(session, production.select_calls(scope.workspace, label))
     entries = [ProductionCallEntry.from_row(row) for row in rows]
     return ProductionCallPage(calls=entries, **page.place(len(entries), total))
 

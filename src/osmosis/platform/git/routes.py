@@ -26,7 +26,7 @@ from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.git_http_backend import BackendResponse, RequestLimits
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading
 from osmosis.platform.paging import PageDep
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.workspaces import SyncedRolloutPage, SyncReport, SyncStarted, WebhookAddress, WebhookTaken
@@ -35,10 +35,9 @@ router = APIRouter(route_class=JsonRoute)
 
 
 @router.get("/api/cli/sync")
-def show_sync(platform: PlatformDep, scope: ScopeDep) -> SyncReport:
-    with platform.db.read() as session:
-        repository = repositories.get_for_workspace(session, scope.workspace.id)
-        return sync.build_report(session, platform.settings, repository)
+def show_sync(platform: PlatformDep, session: Reading, scope: ScopeDep) -> SyncReport:
+    repository = repositories.get_for_workspace(session, scope.workspace.id)
+    return sync.build_report(session, platform.settings, repository)
 
 
 @router.post("/api/cli/sync", status_code=202)
@@ -65,15 +64,12 @@ def _started(platform: Platform, event_id: str) -> SyncStarted:
 
 
 @router.get("/api/cli/rollouts")
-def list_rollouts(
-    platform: PlatformDep, scope: ScopeDep, page: PageDep, branch: str | None = None
-) -> SyncedRolloutPage:
-    with platform.db.read() as session:
-        repository = repositories.find_for_workspace(session, scope.workspace.id)
-        rows = sync.list_rollouts(session, repository, branch) if repository else []
-        listed = rows[page.offset : page.offset + page.limit]
-        rollouts = [sync.to_synced_rollout(row, repository) for row in listed if repository]
-        return SyncedRolloutPage(rollouts=rollouts, **page.place(len(listed), len(rows)))
+def list_rollouts(session: Reading, scope: ScopeDep, page: PageDep, branch: str | None = None) -> SyncedRolloutPage:
+    repository = repositories.find_for_workspace(session, scope.workspace.id)
+    rows = sync.list_rollouts(session, repository, branch) if repository else []
+    listed = rows[page.offset : page.offset + page.limit]
+    rollouts = [sync.to_synced_rollout(row, repository) for row in listed if repository]
+    return SyncedRolloutPage(rollouts=rollouts, **page.place(len(listed), len(rows)))
 
 
 @router.get("/api/cli/webhook")

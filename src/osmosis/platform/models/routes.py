@@ -22,7 +22,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER, PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.datasets.production import recorded
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.models import deployments, inference, merging, service as models
 from osmosis.platform.models.inference import InferenceProxy, error_body
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined
@@ -35,58 +35,51 @@ router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
 
 @router.post("/models/{name}/deploy")
-def deploy(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelDeployment:
-    with platform.db.write() as session:
-        run = deployments.deploy(session, platform, scope.workspace, scope.user, name)
-        audit.note(session, scope, "model.deploy", name, workspace=scope.workspace)
-        return deployments.build_deployment(session, run)
+def deploy(name: str, platform: PlatformDep, session: Writing, scope: ScopeDep) -> training_api.ModelDeployment:
+    run = deployments.deploy(session, platform, scope.workspace, scope.user, name)
+    audit.note(session, scope, "model.deploy", name, workspace=scope.workspace)
+    return deployments.build_deployment(session, run)
 
 
 @router.post("/models/{name}/undeploy")
-def undeploy(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelDeployment:
-    with platform.db.write() as session:
-        run = deployments.undeploy(session, scope.workspace, name)
-        audit.note(session, scope, "model.undeploy", name, workspace=scope.workspace)
-        return deployments.build_deployment(session, run)
+def undeploy(name: str, session: Writing, scope: ScopeDep) -> training_api.ModelDeployment:
+    run = deployments.undeploy(session, scope.workspace, name)
+    audit.note(session, scope, "model.undeploy", name, workspace=scope.workspace)
+    return deployments.build_deployment(session, run)
 
 
 @router.post("/models/{name}/merge")
 def merge(
-    name: str, body: training_api.MergeRequest, platform: PlatformDep, scope: ScopeDep
+    name: str, body: training_api.MergeRequest, platform: PlatformDep, session: Writing, scope: ScopeDep
 ) -> training_api.ModelMerge:
-    with platform.db.write() as session:
-        run = merging.start(session, platform, scope.workspace, scope.user, name, body)
-        audit.note(session, scope, "model.merge", name, workspace=scope.workspace)
-        return merging.build_merge(run)
+    run = merging.start(session, platform, scope.workspace, scope.user, name, body)
+    audit.note(session, scope, "model.merge", name, workspace=scope.workspace)
+    return merging.build_merge(run)
 
 
 @router.get("/models/{name}/merge")
-def merged(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelMerge:
-    with platform.db.read() as session:
-        return merging.build_merge(merging.find(session, scope.workspace.id, name))
+def merged(name: str, session: Reading, scope: ScopeDep) -> training_api.ModelMerge:
+    return merging.build_merge(merging.find(session, scope.workspace.id, name))
 
 
 @router.get("/models/{name}/logs")
-def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
-    with platform.db.read() as session:
-        deployment = _get_deployment(session, scope, name)
-        return page.fetch(session, tables.RunLog, tables.RunLog.deployment_id == deployment.id)
+def logs(name: str, session: Reading, scope: ScopeDep, page: LogSliceDep) -> LogPage:
+    deployment = _get_deployment(session, scope, name)
+    return page.fetch(session, tables.RunLog, tables.RunLog.deployment_id == deployment.id)
 
 
 @router.get("/deployments")
-def listed(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.DeploymentPage:
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, deployments.select_deployments(scope.workspace.id))
-        bodies = [deployments.build_deployment(session, run) for run in rows]
-        room = deployments.room(session, platform.settings)
+def listed(platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep) -> training_api.DeploymentPage:
+    rows, total = page.fetch(session, deployments.select_deployments(scope.workspace.id))
+    bodies = [deployments.build_deployment(session, run) for run in rows]
+    room = deployments.room(session, platform.settings)
     return training_api.DeploymentPage(deployments=bodies, **room, **page.place(len(bodies), total))
 
 
 @router.get("/deployments/{name}")
-def one(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
-    with platform.db.read() as session:
-        deployment = _get_deployment(session, scope, name)
-        return training_api.WrappedDeployment(deployment=deployments.build_deployment(session, deployment))
+def one(name: str, session: Reading, scope: ScopeDep) -> training_api.WrappedDeployment:
+    deployment = _get_deployment(session, scope, name)
+    return training_api.WrappedDeployment(deployment=deployments.build_deployment(session, deployment))
 
 
 def _get_deployment(session: Session, scope: Scope, name: str) -> tables.Deployment:
@@ -97,34 +90,34 @@ def _get_deployment(session: Session, scope: Scope, name: str) -> tables.Deploym
 
 
 @router.post("/deployments/{name}/deploy")
-def deploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
-    return training_api.WrappedDeployment(deployment=deploy(name, platform, scope))
+def deploy_wrapped(
+    name: str, platform: PlatformDep, session: Writing, scope: ScopeDep
+) -> training_api.WrappedDeployment:
+    return training_api.WrappedDeployment(deployment=deploy(name, platform, session, scope))
 
 
 @router.post("/deployments/{name}/undeploy")
-def undeploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.WrappedDeployment:
-    return training_api.WrappedDeployment(deployment=undeploy(name, platform, scope))
+def undeploy_wrapped(name: str, session: Writing, scope: ScopeDep) -> training_api.WrappedDeployment:
+    return training_api.WrappedDeployment(deployment=undeploy(name, session, scope))
 
 
 @router.get("/models/base")
-def base_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
+def base_models(platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
     query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
-        bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, map(models.base_row, rows))
+    rows, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
+    bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, map(models.base_row, rows))
     return training_api.ModelPage(models=bodies, **page.place(len(bodies), total))
 
 
 @router.get("/models/base/{name:path}")
-def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelRow:
-    with platform.db.read() as session:
-        row = models.base_row(models.find_base(session, scope.workspace, name))
-        return deployments.add_deployments(session, platform.settings, scope.workspace.id, [row])[0]
+def base_model(name: str, platform: PlatformDep, session: Reading, scope: ScopeDep) -> training_api.ModelRow:
+    row = models.base_row(models.find_base(session, scope.workspace, name))
+    return deployments.add_deployments(session, platform.settings, scope.workspace.id, [row])[0]
 
 
 @router.delete("/models/base/{name}", status_code=204)
 @slow("objects")
-def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> None:
     with platform.db.write() as session:
         model = models.find_base(session, scope.workspace, name)
         models.refuse_in_use(session, model.workspace_id, model.name)
@@ -133,37 +126,33 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         audit.note(session, scope, "model.delete", model.name, workspace=scope.workspace)
     models.delete_files(platform, models.key_of(model.id), models.uploads_key(model.id))
     platform.objects.delete(f"runs/{model.id}/")  # of the merge that it came of
-    return Response(status_code=204)
 
 
 @router.get("/models/lora")
-def lora_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
+def lora_models(platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep) -> training_api.ModelPage:
     query = models.select_trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, query)
-        bare = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in rows]
-        bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, bare)
-        room = deployments.room(session, platform.settings)
+    rows, total = page.fetch(session, query)
+    bare = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in rows]
+    bodies = deployments.add_deployments(session, platform.settings, scope.workspace.id, bare)
+    room = deployments.room(session, platform.settings)
     return training_api.ModelPage(models=bodies, **room, **page.place(len(bodies), total))
 
 
 @router.get("/models/{name}")
-def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> training_api.ModelRow:
-    with platform.db.read() as session:
-        row = models.find_trained(session, scope.workspace.id, name)
-        bare = models.trained_row(row, session.get_one(tables.Run, row.run_id))
-        return deployments.add_deployments(session, platform.settings, scope.workspace.id, [bare])[0]
+def lora_model(name: str, platform: PlatformDep, session: Reading, scope: ScopeDep) -> training_api.ModelRow:
+    row = models.find_trained(session, scope.workspace.id, name)
+    bare = models.trained_row(row, session.get_one(tables.Run, row.run_id))
+    return deployments.add_deployments(session, platform.settings, scope.workspace.id, [bare])[0]
 
 
 @router.delete("/models/{name}", status_code=204)
 @slow("objects")
-def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> None:
     with platform.db.write() as session:
         row = models.find_trained(session, scope.workspace.id, name)
         models.delete_trained(session, row)
         audit.note(session, scope, "model.delete", row.name, workspace=scope.workspace)
     models.delete_files(platform, row.path)
-    return Response(status_code=204)
 
 
 # What clients know and this platform does not offer: a 404 would read like a wrong address.

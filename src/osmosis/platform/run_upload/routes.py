@@ -5,7 +5,7 @@ from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.objects.parts import SIGNED, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.run_files import Manifest
@@ -17,18 +17,16 @@ PREFIX = "/api/cli/eval-runs/imports"
 
 
 @router.post(PREFIX)
-def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
+def create(body: Manifest, platform: PlatformDep, session: Writing, scope: ScopeDep) -> ImportSession:
     """Open a session, or resume the one with the same manifest: only its pending files are still needed."""
-    with platform.db.write() as session:
-        row = sessions.open_session(session, scope.workspace, scope.user, body)
-        audit.note(session, scope, "run.upload", row.local_run_id, workspace=scope.workspace)
-        return sessions.body(session, platform.settings, row)
+    row = sessions.open_session(session, scope.workspace, scope.user, body)
+    audit.note(session, scope, "run.upload", row.local_run_id, workspace=scope.workspace)
+    return sessions.body(session, platform.settings, row)
 
 
 @router.get(f"{PREFIX}/{{session_id}}")
-def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
-    with platform.db.read() as session:
-        return sessions.body(session, platform.settings, sessions.find(session, scope.workspace, session_id))
+def get_session(session_id: str, platform: PlatformDep, session: Reading, scope: ScopeDep) -> ImportSession:
+    return sessions.body(session, platform.settings, sessions.find(session, scope.workspace, session_id))
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads")

@@ -13,7 +13,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
 from osmosis.platform.datasets import ingest
 from osmosis.platform.db import count_of
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.models import deployments, service as models
 from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
@@ -77,69 +77,60 @@ class RunRoutes:
         return lifecycle.find(session, scope.workspace, self.kind, name)
 
     def list_runs(
-        self, platform: PlatformDep, scope: ScopeDep, page: PageDep, tag: str | None = None
+        self, platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep, tag: str | None = None
     ) -> run_api.RunPage:
-        with platform.db.read() as session:
-            runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
-            return views.build_page(session, platform.settings, self.kind, runs, page.place(len(runs), total))
+        runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
+        return views.build_page(session, platform.settings, self.kind, runs, page.place(len(runs), total))
 
-    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.RunDetail:
-        with platform.db.read() as session:
-            return views.build_detail(session, platform.settings, self.find(session, scope, name))
+    def get_run(self, name: str, platform: PlatformDep, session: Reading, scope: ScopeDep) -> run_api.RunDetail:
+        return views.build_detail(session, platform.settings, self.find(session, scope, name))
 
-    def logs(self, name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
-        with platform.db.read() as session:
-            run = self.find(session, scope, name)
-            return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
+    def logs(self, name: str, session: Reading, scope: ScopeDep, page: LogSliceDep) -> LogPage:
+        run = self.find(session, scope, name)
+        return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
 
-    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.StoppingRun:
-        with platform.db.write() as session:
-            run = self.find(session, scope, name)
-            lifecycle.request_stop(session, run)
-            audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
-            values = {"platform_url": platform.settings.run_url(run.id), "total_dataset_rows": run.dataset_rows}
-            return run_api.StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
+    def stop(self, name: str, platform: PlatformDep, session: Writing, scope: ScopeDep) -> run_api.StoppingRun:
+        run = self.find(session, scope, name)
+        lifecycle.request_stop(session, run)
+        audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
+        values = {"platform_url": platform.settings.run_url(run.id), "total_dataset_rows": run.dataset_rows}
+        return run_api.StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
 
-    def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> run_api.MarkedRun:
-        with platform.db.write() as session:
-            run = self.find(session, scope, name)
-            lifecycle.mark(session, run, body)
-            audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
-            return run_api.MarkedRun.from_row(run)
+    def mark(self, name: str, session: Writing, scope: ScopeDep, body: MarkChange) -> run_api.MarkedRun:
+        run = self.find(session, scope, name)
+        lifecycle.mark(session, run, body)
+        audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
+        return run_api.MarkedRun.from_row(run)
 
     def prioritize(
-        self, name: str, body: run_api.RunPriority, platform: PlatformDep, scope: ScopeDep
+        self, name: str, body: run_api.RunPriority, session: Writing, scope: ScopeDep
     ) -> run_api.RunPriority:
-        with platform.db.write() as session:
-            run = self.find(session, scope, name)
-            lifecycle.prioritize(session, run, body.priority, scope.user.name)
-            audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
-            return body
+        run = self.find(session, scope, name)
+        lifecycle.prioritize(session, run, body.priority, scope.user.name)
+        audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
+        return body
 
-    def list_share_links(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.ShareLinkList:
-        with platform.db.read() as session:
-            links = share_links.list_valid(session, self.find(session, scope, name))
-            return run_api.ShareLinkList(links=[run_api.ShareLink.from_row(link) for link in links])
+    def list_share_links(self, name: str, session: Reading, scope: ScopeDep) -> run_api.ShareLinkList:
+        links = share_links.list_valid(session, self.find(session, scope, name))
+        return run_api.ShareLinkList(links=[run_api.ShareLink.from_row(link) for link in links])
 
-    def share(self, name: str, body: run_api.NewShareLink, platform: PlatformDep, scope: ScopeDep) -> run_api.ShareLink:
-        with platform.db.write() as session:
-            run = self.find(session, scope, name)
-            link, url = share_links.create(session, platform.settings, scope, scope.workspace, run, body.expires_in)
-            return run_api.ShareLink.from_row(link, url=url)
+    def share(
+        self, name: str, body: run_api.NewShareLink, platform: PlatformDep, session: Writing, scope: ScopeDep
+    ) -> run_api.ShareLink:
+        run = self.find(session, scope, name)
+        link, url = share_links.create(session, platform.settings, scope, scope.workspace, run, body.expires_in)
+        return run_api.ShareLink.from_row(link, url=url)
 
-    def unshare(self, name: str, link_id: str, platform: PlatformDep, scope: ScopeDep) -> Response:
-        with platform.db.write() as session:
-            share_links.revoke(session, scope, scope.workspace, self.find(session, scope, name), link_id)
-        return Response(status_code=204)
+    def unshare(self, name: str, link_id: str, session: Writing, scope: ScopeDep) -> None:
+        share_links.revoke(session, scope, scope.workspace, self.find(session, scope, name), link_id)
 
     @slow("objects")
-    def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+    def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> None:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             remove(session, run)
             audit.note(session, scope, "run.delete", run.name, workspace=scope.workspace, kind=run.kind)
         clean(platform, run)
-        return Response(status_code=204)
 
 
 def remove(session: Session, run: tables.Run) -> None:
@@ -169,17 +160,14 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
 
 
 @router.get("/api/cli/schedules")
-def list_schedules(platform: PlatformDep, scope: ScopeDep) -> run_api.ScheduleList:
-    with platform.db.read() as session:
-        rows = schedules.list_schedules(session, scope.workspace.id)
-        return run_api.ScheduleList(schedules=[run_api.ScheduleRow.from_row(row) for row in rows])
+def list_schedules(session: Reading, scope: ScopeDep) -> run_api.ScheduleList:
+    rows = schedules.list_schedules(session, scope.workspace.id)
+    return run_api.ScheduleList(schedules=[run_api.ScheduleRow.from_row(row) for row in rows])
 
 
 @router.delete("/api/cli/schedules/{name:path}", status_code=204)
-def stop_schedule(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
-    with platform.db.write() as session:
-        schedules.stop(session, scope, scope.workspace, name)
-    return Response(status_code=204)
+def stop_schedule(name: str, session: Writing, scope: ScopeDep) -> None:
+    schedules.stop(session, scope, scope.workspace, name)
 
 
 @router.get("/api/cli/decisions")
@@ -204,50 +192,45 @@ def stop_decision(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
-def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.EvalMetrics:
-    with platform.db.read() as session:
-        return views.build_metrics(session, routes.find(session, scope, name))
+def metrics(name: str, session: Reading, scope: ScopeDep) -> run_api.EvalMetrics:
+    return views.build_metrics(session, routes.find(session, scope, name))
 
 
 @router.post(f"{PREFIX}/{{name}}/retry")
 def retry(
-    name: str, platform: PlatformDep, scope: ScopeDep, body: run_api.RetryRun | None = None
+    name: str, platform: PlatformDep, session: Writing, scope: ScopeDep, body: run_api.RetryRun | None = None
 ) -> run_api.RetriedRun:
-    with platform.db.write() as session:
-        run = routes.find(session, scope, name)
-        count = retry_run(session, platform.vault, run, scope.user, body or run_api.RetryRun())
-        audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
-        url = platform.settings.run_url(run.id)
-        return run_api.RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
+    run = routes.find(session, scope, name)
+    count = retry_run(session, platform.vault, run, scope.user, body or run_api.RetryRun())
+    audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
+    url = platform.settings.run_url(run.id)
+    return run_api.RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")
 def list_rollouts(
-    name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, status: str | None = None
+    name: str, session: Reading, scope: ScopeDep, page: LongPageDep, status: str | None = None
 ) -> run_api.RolloutPage:
-    with platform.db.read() as session:
-        run = routes.find(session, scope, name)
-        rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
+    run = routes.find(session, scope, name)
+    rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
     listed = [run_api.RolloutRow.from_row(row) for row in rows]
     return run_api.RolloutPage(rollouts=listed, **page.place(len(rows), total))
 
 
 @router.get(f"{PREFIX}/{{name}}/outcomes", response_model=run_api.OutcomePage)
-def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, whole: bool = False) -> Raw:
+def list_outcomes(name: str, session: Reading, scope: ScopeDep, page: LongPageDep, whole: bool = False) -> Raw:
     """Rollouts without their conversations, for comparing runs; `whole`: with them, in the order of their arrival."""
-    with platform.db.read() as session:
-        run = routes.find(session, scope, name)
-        total = count_of(session, rollouts.select_rollouts(run.id))
-        list_records = rollouts.list_arrived if whole else rollouts.list_outcomes
-        records = list_records(session, run.id, limit=page.limit, offset=page.offset)
+    run = routes.find(session, scope, name)
+    total = count_of(session, rollouts.select_rollouts(run.id))
+    list_records = rollouts.list_arrived if whole else rollouts.list_outcomes
+    records = list_records(session, run.id, limit=page.limit, offset=page.offset)
     position = orjson.dumps(page.place(len(records), total))
     return Raw(b'{"outcomes":[' + b",".join(records) + b"]," + position[1:], media_type="application/json")
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}", response_model=Rollout)
-def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope: ScopeDep) -> Raw:
-    with platform.db.read() as session:
-        text = rollouts.get_text(session, routes.find(session, scope, name).id, row, attempt)
+def get_rollout(name: str, row: int, attempt: int, session: Reading, scope: ScopeDep) -> Raw:
+    text = rollouts.get_text(session, routes.find(session, scope, name).id, row, attempt)
     return Raw(text, media_type="application/json")
 
 
@@ -302,9 +285,10 @@ def get_object(run_id: str, path: str, platform: PlatformDep) -> Raw:
 
 
 @router.get("/api/cli/history")
-def show_history(platform: PlatformDep, scope: ScopeDep, query: Annotated[HistoryQuery, Depends()]) -> History:
-    with platform.db.read() as session:
-        return build_history(DatabaseLibrary(session, platform, scope, scope.workspace), query)
+def show_history(
+    platform: PlatformDep, session: Reading, scope: ScopeDep, query: Annotated[HistoryQuery, Depends()]
+) -> History:
+    return build_history(DatabaseLibrary(session, platform, scope, scope.workspace), query)
 
 
 BENCHMARK_RUNS = "/api/cli/benchmark-runs"
@@ -341,41 +325,39 @@ def create_benchmark_run(
 
 @router.get(BENCHMARK_RUNS)
 def list_benchmark_runs(
-    platform: PlatformDep, scope: ScopeDep, page: PageDep, benchmark: str | None = None
+    platform: PlatformDep, session: Reading, scope: ScopeDep, page: PageDep, benchmark: str | None = None
 ) -> run_api.BenchmarkRunPage:
     conditions = []
-    with platform.db.read() as session:
-        if benchmark:
-            name = benchmarks.find(session, scope.workspace, benchmark).name
-            conditions.append(tables.BenchmarkRun.benchmark == name)
-        query = benchmarks.select_runs(scope.workspace.id, *conditions)
-        members = benchmarks.list_members(session, query.limit(page.limit).offset(page.offset))
-        rows = [benchmarks.build_row(session, platform.settings, run) for run in members]
-        return run_api.BenchmarkRunPage(benchmark_runs=rows, **page.place(len(rows), count_of(session, query)))
+    if benchmark:
+        name = benchmarks.find(session, scope.workspace, benchmark).name
+        conditions.append(tables.BenchmarkRun.benchmark == name)
+    query = benchmarks.select_runs(scope.workspace.id, *conditions)
+    members = benchmarks.list_members(session, query.limit(page.limit).offset(page.offset))
+    rows = [benchmarks.build_row(session, platform.settings, run) for run in members]
+    return run_api.BenchmarkRunPage(benchmark_runs=rows, **page.place(len(rows), count_of(session, query)))
 
 
 @router.get(f"{BENCHMARK_RUNS}/{{name}}")
-def get_benchmark_run(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.BenchmarkRunDetail:
-    with platform.db.read() as session:
-        members = benchmarks.get_members(session, scope.workspace.id, name)
-        return benchmarks.build_detail(session, platform.settings, members)
+def get_benchmark_run(
+    name: str, platform: PlatformDep, session: Reading, scope: ScopeDep
+) -> run_api.BenchmarkRunDetail:
+    members = benchmarks.get_members(session, scope.workspace.id, name)
+    return benchmarks.build_detail(session, platform.settings, members)
 
 
 @router.get(f"{BENCHMARK_RUNS}/{{name}}/logs")
-def benchmark_logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
-    with platform.db.read() as session:
-        run, _ = benchmarks.get_members(session, scope.workspace.id, name)
-        return page.fetch(session, tables.RunLog, tables.RunLog.run_id.in_(run.run_ids))
+def benchmark_logs(name: str, session: Reading, scope: ScopeDep, page: LogSliceDep) -> LogPage:
+    run, _ = benchmarks.get_members(session, scope.workspace.id, name)
+    return page.fetch(session, tables.RunLog, tables.RunLog.run_id.in_(run.run_ids))
 
 
 @router.post(f"{BENCHMARK_RUNS}/{{name}}/stop")
-def stop_benchmark_run(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.BenchmarkRunRow:
-    with platform.db.write() as session:
-        members = benchmarks.get_members(session, scope.workspace.id, name)
-        for run in members[1]:
-            lifecycle.request_stop(session, run)
-            audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
-        return benchmarks.build_row(session, platform.settings, members)
+def stop_benchmark_run(name: str, platform: PlatformDep, session: Writing, scope: ScopeDep) -> run_api.BenchmarkRunRow:
+    members = benchmarks.get_members(session, scope.workspace.id, name)
+    for run in members[1]:
+        lifecycle.request_stop(session, run)
+        audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
+    return benchmarks.build_row(session, platform.settings, members)
 
 
 @router.get(f"{BENCHMARK_RUNS}/{{name}}/outputs/manifest")

@@ -11,7 +11,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, bearer, caller_with
 from osmosis.platform.background import run_apart, slow
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.models import merging, service as models
 from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
@@ -68,13 +68,17 @@ def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
 
 @router.post("/secrets")
 def take_secrets(
-    run_id: str, body: worker_api.JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
+    run_id: str,
+    body: worker_api.JobSecretsTaker,
+    token: TokenDep,
+    platform: PlatformDep,
+    session: Writing,
+    request: Request,
 ) -> worker_api.JobSecrets:
     """Return the secrets of the run to the first who asks under this lease, where nobody can listen on the way."""
     _unheard(request)
-    with platform.db.write() as session:
-        held_job = leases.require_lease(session, run_id, token)
-        return worker_api.JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
+    held_job = leases.require_lease(session, run_id, token)
+    return worker_api.JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
 
 
 @router.get("/source", response_class=FileResponse)
@@ -119,80 +123,69 @@ async def put_artifact(
 
 
 @router.post("/heartbeat")
-def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep) -> HeartbeatReply:
-    with platform.db.write() as session:
-        held_job = leases.require_lease(session, run_id, token)
-        return leases.heartbeat(session, held_job, body, platform.settings.lease_s)
+def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep, session: Writing) -> HeartbeatReply:
+    held_job = leases.require_lease(session, run_id, token)
+    return leases.heartbeat(session, held_job, body, platform.settings.lease_s)
 
 
 @router.get("/rollouts", response_model=worker_api.StoredKeys)
 def stored(
-    run_id: str, token: TokenDep, platform: PlatformDep, bodies: bool = False, limit: int = 200, offset: int = 0
+    run_id: str, token: TokenDep, session: Reading, bodies: bool = False, limit: int = 200, offset: int = 0
 ) -> worker_api.StoredKeys | Response:
     """List the stored keys; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
-    with platform.db.read() as session:
-        own = shards.bounds_of(session, leases.require_reader(session, run_id, token))
-        if bodies:
-            limit, offset = max(1, min(limit, 1000)), max(0, offset)
-            lines = rollouts.list_bodies(session, run_id, limit=limit, offset=offset, rows=own)
-            return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
-        return worker_api.StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
+    own = shards.bounds_of(session, leases.require_reader(session, run_id, token))
+    if bodies:
+        limit, offset = max(1, min(limit, 1000)), max(0, offset)
+        lines = rollouts.list_bodies(session, run_id, limit=limit, offset=offset, rows=own)
+        return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
+    return worker_api.StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
 
 
 @router.get("/examples", response_model=None)
 def examples(
-    run_id: str,
-    token: TokenDep,
-    platform: PlatformDep,
-    after: int = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    run_id: str, token: TokenDep, session: Reading, after: int = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
 ) -> Response:
     """Send a page of the examples that this lease's run learns from (`from_run` of its config), a JSON line each."""
-    with platform.db.read() as session:
-        run = leases.require_lease(session, run_id, token).run
-        config = TrainingConfig.model_validate(run.config)
-        if config.advanced.method == "grpo":
-            raise ValidationError(f"run {run.name!r} learns from no other run")
-        workspace = session.get_one(tables.Workspace, run.workspace_id)
-        source = service.get_source(session, workspace, config)
-        examples = service.list_examples(session, source, config, after=after, limit=limit)
-        lines = [rollout.to_line() for rollout in examples]
+    run = leases.require_lease(session, run_id, token).run
+    config = TrainingConfig.model_validate(run.config)
+    if config.advanced.method == "grpo":
+        raise ValidationError(f"run {run.name!r} learns from no other run")
+    workspace = session.get_one(tables.Workspace, run.workspace_id)
+    source = service.get_source(session, workspace, config)
+    examples = service.list_examples(session, source, config, after=after, limit=limit)
+    lines = [rollout.to_line() for rollout in examples]
     return Response(b"".join(lines), media_type="application/x-ndjson")
 
 
 @router.post("/rollouts")
-def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
-    with platform.db.write() as session:
-        held_job = leases.require_lease(session, run_id, token)
-        leases.extend(held_job.job, platform.settings.lease_s)
-        count = rollouts.store(session, run_id, body.rollouts)
-        if count:
-            leases.note_progress(held_job.job)
-        return worker_api.StoredCount(stored=count)
+def store(
+    run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep, session: Writing
+) -> worker_api.StoredCount:
+    held_job = leases.require_lease(session, run_id, token)
+    leases.extend(held_job.job, platform.settings.lease_s)
+    count = rollouts.store(session, run_id, body.rollouts)
+    if count:
+        leases.note_progress(held_job.job)
+    return worker_api.StoredCount(stored=count)
 
 
 @router.post("/logs")
-def add_logs(run_id: str, body: worker_api.JobLogs, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
-    with platform.db.write() as session:
-        held_job = leases.require_lease(session, run_id, token)
-        shard = held_job.job.shard if held_job.job.shards > 1 else None
-        lifecycle.add_lines(session, held_job.work, body.lines, shard=shard)
+def add_logs(run_id: str, body: worker_api.JobLogs, token: TokenDep, session: Writing) -> worker_api.StoredCount:
+    held_job = leases.require_lease(session, run_id, token)
+    shard = held_job.job.shard if held_job.job.shards > 1 else None
+    lifecycle.add_lines(session, held_job.work, body.lines, shard=shard)
     return worker_api.StoredCount(stored=len(body.lines))
 
 
 @router.post("/metrics")
-def add_metrics(
-    run_id: str, body: worker_api.JobMetrics, token: TokenDep, platform: PlatformDep
-) -> worker_api.StoredCount:
-    with platform.db.write() as session:
-        leases.require_lease(session, run_id, token)
-        return worker_api.StoredCount(stored=service.store(session, run_id, body.points))
+def add_metrics(run_id: str, body: worker_api.JobMetrics, token: TokenDep, session: Writing) -> worker_api.StoredCount:
+    leases.require_lease(session, run_id, token)
+    return worker_api.StoredCount(stored=service.store(session, run_id, body.points))
 
 
 @router.post("/optimization")
-def set_optimization(run_id: str, body: Optimization, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
-    with platform.db.write() as session:
-        leases.require_lease(session, run_id, token).run.optimization = body.to_dict()
+def set_optimization(run_id: str, body: Optimization, token: TokenDep, session: Writing) -> worker_api.StoredCount:
+    leases.require_lease(session, run_id, token).run.optimization = body.to_dict()
     return worker_api.StoredCount(stored=1)
 
 
@@ -209,17 +202,16 @@ def add_model(run_id: str, body: worker_api.JobModel, token: TokenDep, platform:
 
 @router.post("/finish")
 def finish(
-    run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+    run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, session: Writing, later: BackgroundTasks
 ) -> worker_api.JobEnd:
     """Take the job's last message. A retry, after a lost answer, changes nothing."""
     later.add_task(shards.merge, platform, run_id)
     later.add_task(run_apart, "objects", publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
-    with platform.db.write() as session:
-        if leases.find_end_status(session, run_id, token) == body.status.value:
-            return worker_api.JobEnd(status=body.status.value)
-        held_job = leases.require_lease(session, run_id, token)
-        leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
-        return worker_api.JobEnd(status=held_job.work.status)
+    if leases.find_end_status(session, run_id, token) == body.status.value:
+        return worker_api.JobEnd(status=body.status.value)
+    held_job = leases.require_lease(session, run_id, token)
+    leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
+    return worker_api.JobEnd(status=held_job.work.status)
 
 
 @router.get("/folders")
@@ -278,12 +270,11 @@ def add_checkpoints(
 
 
 @router.post("/rewind")
-def rewind(run_id: str, body: worker_api.JobRewind, token: TokenDep, platform: PlatformDep) -> worker_api.StoredCount:
+def rewind(run_id: str, body: worker_api.JobRewind, token: TokenDep, session: Writing) -> worker_api.StoredCount:
     """Forget what was stored after a step, which is about to be done again; return how many rollouts that were."""
-    with platform.db.write() as session:
-        run = leases.require_lease(session, run_id, token).run
-        _check_training(run)
-        return worker_api.StoredCount(stored=service.rewind(session, run, body.step))
+    run = leases.require_lease(session, run_id, token).run
+    _check_training(run)
+    return worker_api.StoredCount(stored=service.rewind(session, run, body.step))
 
 
 def _require_training(platform: Platform, run_id: str, token: str) -> tuple[tables.Run, bool]:
@@ -316,23 +307,20 @@ def _desk(platform: Platform, caller: Caller) -> WorkerDesk:
 
 
 @people_router.get("")
-def list_workers(caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerList:
-    with platform.db.read() as session:
-        return worker_api.WorkerList(workers=workers.list_rows(session, caller.user))
+def list_workers(caller: PersonDep, session: Reading) -> worker_api.WorkerList:
+    return worker_api.WorkerList(workers=workers.list_rows(session, caller.user))
 
 
 @people_router.post("/{name}/drain")
-def drain(name: str, caller: PersonDep, platform: PlatformDep) -> Nothing:
-    with platform.db.write() as session:
-        workers.drain(session, caller, workers.require_managed(session, caller.user, name))
+def drain(name: str, caller: PersonDep, session: Writing) -> Nothing:
+    workers.drain(session, caller, workers.require_managed(session, caller.user, name))
     return Nothing()
 
 
 @people_router.delete("/{name}")
-def remove(name: str, caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerRemoved:
-    with platform.db.write() as session:
-        worker = workers.require_managed(session, caller.user, name)
-        return worker_api.WorkerRemoved(released=workers.remove(platform, session, caller, worker))
+def remove(name: str, caller: PersonDep, platform: PlatformDep, session: Writing) -> worker_api.WorkerRemoved:
+    worker = workers.require_managed(session, caller.user, name)
+    return worker_api.WorkerRemoved(released=workers.remove(platform, session, caller, worker))
 
 
 @workers_router.post("/hello")

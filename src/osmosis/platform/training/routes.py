@@ -2,6 +2,7 @@ from fastapi import Body
 
 from osmosis.platform.auth.dependencies import PlatformDep, ScopeDep
 from osmosis.platform.background import slow
+from osmosis.platform.http import Reading, Writing
 from osmosis.platform.runs import lifecycle, retry as run_retry, submit, views
 from osmosis.platform.runs.routes import RunRoutes
 from osmosis.platform.scheduling import workers
@@ -27,48 +28,46 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
 
 @router.post(f"{PREFIX}/check")
 def check(
-    platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body(), eval_run: str | None = None
+    session: Reading, scope: ScopeDep, body: dict[str, object] = Body(), eval_run: str | None = None
 ) -> TrainingCheck:
     config = submit.parse(body, "training").config
     assert isinstance(config, TrainingConfig)
-    with platform.db.read() as session:
-        return service.check(session, scope.workspace, config, eval_run)
+    return service.check(session, scope.workspace, config, eval_run)
 
 
 @router.post(f"{PREFIX}/{{name}}/resume")
-def resume(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> SubmittedRun:
+def resume(
+    name: str, platform: PlatformDep, session: Writing, scope: ScopeDep, body: RetryRun | None = None
+) -> SubmittedRun:
     service.check_machine(platform.settings)
-    with platform.db.write() as session:
-        run = routes.find(session, scope, name)
-        run_retry.resume(session, platform.vault, run, scope.user, (body and body.secrets) or {})
-        audit.note(session, scope, "run.resume", run.name, workspace=scope.workspace)
-        return views.build_accepted(platform.settings, run)
+    run = routes.find(session, scope, name)
+    run_retry.resume(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+    audit.note(session, scope, "run.resume", run.name, workspace=scope.workspace)
+    return views.build_accepted(platform.settings, run)
 
 
 @router.post(f"{PREFIX}/{{name}}/retry")
-def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> SubmittedRun:
+def retry(
+    name: str, platform: PlatformDep, session: Writing, scope: ScopeDep, body: RetryRun | None = None
+) -> SubmittedRun:
     service.check_machine(platform.settings)
-    with platform.db.write() as session:
-        run = routes.find(session, scope, name)
-        again = run_retry.copy_run(session, platform.vault, run, scope.user, (body and body.secrets) or {})
-        audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace, made=again.name)
-        return views.build_accepted(platform.settings, again)
+    run = routes.find(session, scope, name)
+    again = run_retry.copy_run(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+    audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace, made=again.name)
+    return views.build_accepted(platform.settings, again)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
-def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainingMetrics:
-    with platform.db.read() as session:
-        return service.body(session, routes.find(session, scope, name))
+def metrics(name: str, session: Reading, scope: ScopeDep) -> TrainingMetrics:
+    return service.body(session, routes.find(session, scope, name))
 
 
 @router.get("/api/cli/eval-runs/{name}/trained-rows")
-def trained_rows(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainedRows:
-    with platform.db.read() as session:
-        run = lifecycle.find(session, scope.workspace, "eval", name)
-        return TrainedRows(rows=sorted(service.list_trained_rows(session, run)))
+def trained_rows(name: str, session: Reading, scope: ScopeDep) -> TrainedRows:
+    run = lifecycle.find(session, scope.workspace, "eval", name)
+    return TrainedRows(rows=sorted(service.list_trained_rows(session, run)))
 
 
 @router.get(f"{PREFIX}/{{name}}/checkpoints")
-def checkpoints(name: str, platform: PlatformDep, scope: ScopeDep) -> CheckpointList:
-    with platform.db.read() as session:
-        return service.checkpoints(session, routes.find(session, scope, name))
+def checkpoints(name: str, session: Reading, scope: ScopeDep) -> CheckpointList:
+    return service.checkpoints(session, routes.find(session, scope, name))

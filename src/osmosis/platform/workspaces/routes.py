@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from osmosis.platform.auth.dependencies import (
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.mirror import Remote
-from osmosis.platform.http import JsonRoute
+from osmosis.platform.http import JsonRoute, Reading, Writing
 from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, quotas, rollout_servers, secrets, service as workspaces
 from osmosis.records.api import accounts as people_api
@@ -93,22 +93,20 @@ def _find_owned(session: Session, name: str, caller: Caller) -> tables.Workspace
 
 
 @router.patch("/workspaces/{name}")
-def rename(name: str, body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> WorkspaceRow:
+def rename(name: str, body: NewWorkspace, platform: PlatformDep, session: Writing, caller: PersonDep) -> WorkspaceRow:
     """Rename a workspace; the address of its repository stays."""
-    with platform.db.write() as session:
-        workspace = _find_owned(session, name, caller)
-        workspaces.rename(session, workspace, body.name)
-        audit.note(session, caller, "workspace.rename", name, workspace=workspace, name=body.name)
-        return _body(platform, workspace, "owner", repositories.find_for_workspace(session, workspace.id))
+    workspace = _find_owned(session, name, caller)
+    workspaces.rename(session, workspace, body.name)
+    audit.note(session, caller, "workspace.rename", name, workspace=workspace, name=body.name)
+    return _body(platform, workspace, "owner", repositories.find_for_workspace(session, workspace.id))
 
 
 @router.delete("/workspaces/{name}")
-def delete(name: str, platform: PlatformDep, caller: PersonDep) -> Nothing:
+def delete(name: str, session: Writing, caller: PersonDep) -> Nothing:
     """Delete a workspace with its repository, runs, datasets, models and secrets."""
-    with platform.db.write() as session:
-        workspace = _find_owned(session, name, caller)
-        audit.note(session, caller, "workspace.delete", name)
-        workspaces.delete(session, workspace)
+    workspace = _find_owned(session, name, caller)
+    audit.note(session, caller, "workspace.delete", name)
+    workspaces.delete(session, workspace)
     return Nothing()
 
 
@@ -139,12 +137,11 @@ def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Cal
 
 
 @router.get("/quickstart")
-def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> QuickstartState:  # noqa: N803 - as it is called in older URLs
+def quickstart(session: Reading, caller: CallerDep, organizationId: str = "") -> QuickstartState:  # noqa: N803 - as it is called in older URLs
     """Answer older clients, which poll this after login. There is no billing here, so the workspace is always ready."""
-    with platform.db.read() as session:
-        mine = _within(caller, workspaces.list_workspaces(session, caller.user))
-        matching = [row for row in mine if row[0].id == organizationId]
-        repository = matching[0][2] if matching else None
+    mine = _within(caller, workspaces.list_workspaces(session, caller.user))
+    matching = [row for row in mine if row[0].id == organizationId]
+    repository = matching[0][2] if matching else None
     connected = repository is not None
     about = QuickstartRepository(connected=connected, full_name=repository.full_name if repository else None)
     return QuickstartState(repo=about, billing_ready=True, completed=connected)
@@ -156,21 +153,19 @@ def quickstart_intent(body: QuickstartIntent, caller: CallerDep) -> Nothing:
 
 
 @router.get("/quota")
-def show_quota(platform: PlatformDep, scope: ScopeDep) -> people_api.QuotaUse:
-    with platform.db.read() as session:
-        return quotas.build_use(session, scope.workspace)
+def show_quota(session: Reading, scope: ScopeDep) -> people_api.QuotaUse:
+    return quotas.build_use(session, scope.workspace)
 
 
 @router.put("/workspaces/{name}/quota")
-def change_quota(name: str, body: people_api.Quota, platform: PlatformDep, caller: OperatorDep) -> people_api.QuotaUse:
+def change_quota(name: str, body: people_api.Quota, session: Writing, caller: OperatorDep) -> people_api.QuotaUse:
     """Set what is given; 0 removes a limit; an empty body only asks."""
-    with platform.db.write() as session:
-        workspace = quotas.find(session, name)
-        changes = body.model_dump(exclude_none=True)
-        if changes:
-            quotas.change(workspace, body)
-            audit.note(session, caller, "quota.set", name, workspace=workspace, **changes)
-        return quotas.build_use(session, workspace)
+    workspace = quotas.find(session, name)
+    changes = body.model_dump(exclude_none=True)
+    if changes:
+        quotas.change(workspace, body)
+        audit.note(session, caller, "quota.set", name, workspace=workspace, **changes)
+    return quotas.build_use(session, workspace)
 
 
 @router.get("/audit")
@@ -200,104 +195,92 @@ MembersDep = Annotated[Scope, may("members")]
 
 
 @router.get("/members")
-def list_members(platform: PlatformDep, scope: ScopeDep) -> people_api.MemberList:
-    with platform.db.read() as session:
-        return people_api.MemberList(members=workspaces.list_members(session, scope.workspace))
+def list_members(session: Reading, scope: ScopeDep) -> people_api.MemberList:
+    return people_api.MemberList(members=workspaces.list_members(session, scope.workspace))
 
 
 @router.post("/members")
-def invite(body: people_api.NewMember, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
-    with platform.db.write() as session:
-        row = workspaces.invite_member(session, scope.workspace, scope.user, scope.role, body.person, body.role)
-        action = "member.invite" if row.invited else "member.add"
-        audit.note(session, scope, action, row.handle or row.email or "", workspace=scope.workspace, role=row.role)
+def invite(body: people_api.NewMember, session: Writing, scope: MembersDep) -> people_api.MemberRow:
+    row = workspaces.invite_member(session, scope.workspace, scope.user, scope.role, body.person, body.role)
+    action = "member.invite" if row.invited else "member.add"
+    audit.note(session, scope, action, row.handle or row.email or "", workspace=scope.workspace, role=row.role)
     return row
 
 
 @router.put("/members/{person}")
-def change(person: str, body: people_api.MemberRole, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
-    with platform.db.write() as session:
-        audit.note(session, scope, "member.role", person, workspace=scope.workspace, role=body.role)
-        return workspaces.change_member(session, scope.workspace, scope.role, person, body.role)
+def change(person: str, body: people_api.MemberRole, session: Writing, scope: MembersDep) -> people_api.MemberRow:
+    audit.note(session, scope, "member.role", person, workspace=scope.workspace, role=body.role)
+    return workspaces.change_member(session, scope.workspace, scope.role, person, body.role)
 
 
 @router.delete("/members/{person}", status_code=204)
-def remove(person: str, platform: PlatformDep, scope: Annotated[Scope, may("read")]) -> Response:
-    with platform.db.write() as session:
-        audit.note(session, scope, "member.remove", person, workspace=scope.workspace)
-        workspaces.remove_member(session, scope.workspace, scope.user, scope.role, person)
-    return Response(status_code=204)
+def remove(person: str, session: Writing, scope: Annotated[Scope, may("read")]) -> None:
+    audit.note(session, scope, "member.remove", person, workspace=scope.workspace)
+    workspaces.remove_member(session, scope.workspace, scope.user, scope.role, person)
 
 
 @router.get("/users")
-def list_people(platform: PlatformDep, caller: OperatorDep) -> people_api.PersonList:
-    with platform.db.read() as session:
-        return people_api.PersonList(users=users.list_people(session))
+def list_people(session: Reading, caller: OperatorDep) -> people_api.PersonList:
+    return people_api.PersonList(users=users.list_people(session))
 
 
 @router.post("/users")
-def add_person(body: people_api.NewPerson, platform: PlatformDep, caller: OperatorDep) -> people_api.PersonRow:
-    with platform.db.write() as session:
-        audit.note(session, caller, "user.add", body.handle, operator=body.operator)
-        about = {"email": body.email or "", "name": body.name or body.handle}
-        user = users.create_user(session, body.handle, **about, operator=body.operator)
-        return users.build_person(session, user)
+def add_person(body: people_api.NewPerson, session: Writing, caller: OperatorDep) -> people_api.PersonRow:
+    audit.note(session, caller, "user.add", body.handle, operator=body.operator)
+    about = {"email": body.email or "", "name": body.name or body.handle}
+    user = users.create_user(session, body.handle, **about, operator=body.operator)
+    return users.build_person(session, user)
 
 
 @router.delete("/users/{handle}", status_code=204)
-def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir: str = "") -> Response:
+def remove_person(handle: str, session: Writing, caller: OperatorDep, heir: str = "") -> None:
     if handle == caller.user.handle:
         raise ValidationError("you cannot remove yourself", hint="ask another operator to do it")
-    with platform.db.write() as session:
-        audit.note(session, caller, "user.remove", handle, heir=heir)
-        users.remove(session, users.require(session, handle), users.require(session, heir) if heir else None)
-    return Response(status_code=204)
+    audit.note(session, caller, "user.remove", handle, heir=heir)
+    users.remove(session, users.require(session, handle), users.require(session, heir) if heir else None)
 
 
 @router.post("/users/{handle}/link")
-def link_person(handle: str, body: people_api.WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
-    with platform.db.write() as session:
-        audit.note(session, caller, "user.link", handle, hours=body.hours)
-        login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
+def link_person(
+    handle: str, body: people_api.WantedLink, platform: PlatformDep, session: Writing, caller: OperatorDep
+) -> BrowserLink:
+    audit.note(session, caller, "user.link", handle, hours=body.hours)
+    login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
     return BrowserLink(url=platform.settings.login_url(login.device_code), expires_in=login.expires_in)
 
 
 @router.delete("/users/{handle}/identities", status_code=204)
-def unlink_person(handle: str, platform: PlatformDep, caller: OperatorDep) -> Response:
-    with platform.db.write() as session:
-        audit.note(session, caller, "user.unlink", handle)
-        openid.unlink(session, users.require(session, handle))
-    return Response(status_code=204)
+def unlink_person(handle: str, session: Writing, caller: OperatorDep) -> None:
+    audit.note(session, caller, "user.unlink", handle)
+    openid.unlink(session, users.require(session, handle))
 
 
 SecretsDep = Annotated[Scope, may("secrets.own")]
 
 
 @router.get("/environment-secrets")
-def list_secrets(platform: PlatformDep, caller: SecretsDep, page: PageDep, scope: str = "all") -> SecretPage:
-    with platform.db.read() as session:
-        rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
-        bodies = [SecretRow.from_row(row) for row in rows]
+def list_secrets(
+    platform: PlatformDep, session: Reading, caller: SecretsDep, page: PageDep, scope: str = "all"
+) -> SecretPage:
+    rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
+    bodies = [SecretRow.from_row(row) for row in rows]
     url = platform.settings.secrets_url(caller.workspace.name)
     return SecretPage(environment_secrets=bodies, platform_url=url, **page.place(len(bodies), total))
 
 
 @router.post("/environment-secrets")
-def put_secret(body: NewSecret, platform: PlatformDep, caller: SecretsDep) -> SecretRow:
-    with platform.db.write() as session:
-        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
-        row = secrets.store(session, platform.vault, slot, body.value, caller.user.id)
-        audit.note(session, caller, "secret.set", body.name, workspace=caller.workspace, scope=slot.scope)
-        return SecretRow.from_row(row, platform_url=platform.settings.secrets_url(caller.workspace.name))
+def put_secret(body: NewSecret, platform: PlatformDep, session: Writing, caller: SecretsDep) -> SecretRow:
+    slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+    row = secrets.store(session, platform.vault, slot, body.value, caller.user.id)
+    audit.note(session, caller, "secret.set", body.name, workspace=caller.workspace, scope=slot.scope)
+    return SecretRow.from_row(row, platform_url=platform.settings.secrets_url(caller.workspace.name))
 
 
 @router.delete("/environment-secrets", status_code=204)
-def delete_secret(body: SecretName, platform: PlatformDep, caller: SecretsDep) -> Response:
-    with platform.db.write() as session:
-        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
-        secrets.delete(session, slot)
-        audit.note(session, caller, "secret.delete", body.name, workspace=caller.workspace, scope=slot.scope)
-    return Response(status_code=204)
+def delete_secret(body: SecretName, session: Writing, caller: SecretsDep) -> None:
+    slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+    secrets.delete(session, slot)
+    audit.note(session, caller, "secret.delete", body.name, workspace=caller.workspace, scope=slot.scope)
 
 
 @router.post("/rollout-server/register")
@@ -343,17 +326,14 @@ async def _look_again(platform: Platform, row: tables.RolloutServer) -> str:
 
 
 @router.delete("/rollout-server/{server_id}", status_code=204)
-def remove_server(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
-    with platform.db.write() as session:
-        rollout_servers.remove(session, caller.user, server_id)
-    return Response(status_code=204)
+def remove_server(server_id: str, session: Writing, caller: CallerDep) -> None:
+    rollout_servers.remove(session, caller.user, server_id)
 
 
 @router.get("/rollout-servers")
-def list_servers(platform: PlatformDep, found: EitherDep, page: PageDep) -> ServerPage:
+def list_servers(session: Reading, found: EitherDep, page: PageDep) -> ServerPage:
     caller, scope = found
-    with platform.db.read() as session:
-        query = rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
-        rows, total = page.fetch(session, query)
-        bodies = [rollout_servers.build_server(row) for row in rows]
+    query = rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
+    rows, total = page.fetch(session, query)
+    bodies = [rollout_servers.build_server(row) for row in rows]
     return ServerPage(rollout_servers=bodies, **page.place(len(bodies), total))
