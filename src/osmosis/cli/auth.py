@@ -303,14 +303,14 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
 def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, list[JsonObject] | None]:
     """Return the login as the platform sees it, from plain JSON: records would halve the speed. None: unreachable."""
     try:
-        with ctx.client() as client:
-            try:
-                answer = client.call("GET", "verify")
-            except (errors.AuthRequired, errors.NetworkError):
-                raise
-            except errors.OsmosisError:  # the workspace is not this person's: who one is can still be said
-                answer = client.call("GET", "verify", scoped=False)
-            rows = client.call("GET", "workspaces", scoped=False).get("workspaces") or []
+        client = ctx.client()
+        try:
+            answer = client.call("GET", "verify")
+        except (errors.AuthRequired, errors.NetworkError):
+            raise
+        except errors.OsmosisError:  # the workspace is not this person's: who one is can still be said
+            answer = client.call("GET", "verify", scoped=False)
+        rows = client.call("GET", "workspaces", scoped=False).get("workspaces") or []
     except errors.NetworkError as error:
         ctx.output.warn("NETWORK", f"{error.message}; shown as stored")
         return login, None, None

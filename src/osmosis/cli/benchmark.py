@@ -47,8 +47,8 @@ def list_benchmarks(
     """
     if runs:
         return BENCHMARK_COMMANDS.list_runs(limit, offset, everything)
-    with current().client() as client:
-        rows = [row for page in client.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
+    client = current().client()
+    rows = [row for page in client.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
     columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
     empty = "none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"
     return ListResult(rows, columns, empty=empty)
@@ -69,11 +69,10 @@ def show(
         osmosis benchmark show multiply-benchmark-1
     """
     ctx = current()
-    with ctx.client() as client:
-        try:
-            data = client.read(BenchmarkDetail, "GET", f"benchmarks/{name}").to_dict()
-        except NotFound:
-            return run_info(ctx, "benchmark", name, output)
+    try:
+        data = ctx.client().read(BenchmarkDetail, "GET", f"benchmarks/{name}").to_dict()
+    except NotFound:
+        return run_info(ctx, "benchmark", name, output)
 
     def draw(console: Console) -> None:
         draw_list(console, ListResult(data["benchmark"]["tasks"], build_columns("name=Task", "category=Category")))

@@ -117,28 +117,28 @@ def upload(
     ctx = current()
     path = ctx.path(file)
     checked = _check(path)
-    with ctx.client() as client:
-        present = _present(client, path.stem)
-        if present and present.sha256 and present.sha256 == checked["sha256"]:
-            resource = {**present.brief(), "uploaded": False}
-            message = f"dataset {path.stem} is already on the platform, with the same content"
-            return OperationResult("dataset.upload", message, resource, extra=scope_of(client))
-        if present and not overwrite:
-            message = f"a dataset named {path.stem} already exists, with different content"
-            hint = f"osmosis dataset upload {file} --overwrite, or rename the file"
-            raise Conflict(message, hint=hint, existing_dataset_id=present.id)
-        if present:
-            prompts.agree(ctx, f"Replace dataset {path.stem}?", "dataset.upload")
-        with byte_progress(ctx, path.stat().st_size, path.name) as moved:
-            row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while row.in_progress and time.monotonic() < deadline:
-            time.sleep(0.5)
-            row = client.datasets.get(row.id)
-        if row.status in ("error", "cancelled"):
-            reason = row.error or "no reason given"
-            raise ValidationError(f"the platform refused the dataset: {reason}", hint="osmosis check FILE")
-        scope = scope_of(client)
+    client = ctx.client()
+    present = _present(client, path.stem)
+    if present and present.sha256 and present.sha256 == checked["sha256"]:
+        resource = {**present.brief(), "uploaded": False}
+        message = f"dataset {path.stem} is already on the platform, with the same content"
+        return OperationResult("dataset.upload", message, resource, extra=scope_of(client))
+    if present and not overwrite:
+        message = f"a dataset named {path.stem} already exists, with different content"
+        hint = f"osmosis dataset upload {file} --overwrite, or rename the file"
+        raise Conflict(message, hint=hint, existing_dataset_id=present.id)
+    if present:
+        prompts.agree(ctx, f"Replace dataset {path.stem}?", "dataset.upload")
+    with byte_progress(ctx, path.stat().st_size, path.name) as moved:
+        row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while row.in_progress and time.monotonic() < deadline:
+        time.sleep(0.5)
+        row = client.datasets.get(row.id)
+    if row.status in ("error", "cancelled"):
+        reason = row.error or "no reason given"
+        raise ValidationError(f"the platform refused the dataset: {reason}", hint="osmosis check FILE")
+    scope = scope_of(client)
     count = f", {row.row_count} rows" if row.row_count is not None else ""
     message = f"dataset {row.file_name or path.stem} is {row.status}{count}"
     steps = [NextStep("show it", command=f"osmosis dataset show {path.stem}")]
@@ -201,9 +201,9 @@ def show(name: Name, rows: Annotated[int, Option(min=0, max=100, help="Show the 
     Example:
         osmosis dataset show multiply --rows 3
     """
-    with current().client() as client:
-        row = client.datasets.get(name)
-        lines = [] if row.ready else client.datasets.logs(name, limit=50, cursor=None).logs
+    client = current().client()
+    row = client.datasets.get(name)
+    lines = [] if row.ready else client.datasets.logs(name, limit=50, cursor=None).logs
     listed = _first_rows(row, rows)
     data = {**row.to_dict(), "data_preview": listed.items, "logs": [line.to_dict() for line in lines]}
 
@@ -223,16 +223,14 @@ def show(name: Name, rows: Annotated[int, Option(min=0, max=100, help="Show the 
 @app.command(hidden=True)
 def info(name: Name) -> DetailResult:
     """Show one dataset."""
-    with current().client() as client:
-        row = client.datasets.get(name)
+    row = current().client().datasets.get(name)
     return DetailResult(row.to_dict(), brief=row.brief())
 
 
 @app.command(hidden=True)
 def preview(name: Name, rows: Annotated[int, Option(min=1, max=100, help="Show the first N rows")] = 5) -> ListResult:
     """Show the first rows of a dataset on the platform."""
-    with current().client() as client:
-        row = client.datasets.get(name)
+    row = current().client().datasets.get(name)
     return _first_rows(row, rows)
 
 
@@ -311,15 +309,15 @@ def download(
         osmosis dataset download multiply -o data
     """
     ctx = current()
-    with ctx.client() as client:
-        row = client.datasets.get(name)
-        file_name = f"{row.file_name}.{row.file_format or 'jsonl'}"
-        target = ctx.path(output) if output else ctx.cwd
-        target = target / file_name if target.is_dir() else target
-        if target.exists() and not overwrite:
-            raise Conflict(f"{target} exists", hint=f"osmosis dataset download {name} --overwrite")
-        with byte_progress(ctx, row.file_size or 0, file_name) as moved:
-            client.datasets.download(name, target, moved)
+    client = ctx.client()
+    row = client.datasets.get(name)
+    file_name = f"{row.file_name}.{row.file_format or 'jsonl'}"
+    target = ctx.path(output) if output else ctx.cwd
+    target = target / file_name if target.is_dir() else target
+    if target.exists() and not overwrite:
+        raise Conflict(f"{target} exists", hint=f"osmosis dataset download {name} --overwrite")
+    with byte_progress(ctx, row.file_size or 0, file_name) as moved:
+        client.datasets.download(name, target, moved)
     resource = {"name": row.file_name, "path": str(target), "bytes": target.stat().st_size}
     return OperationResult("dataset.download", f"dataset {name} is in {target}", resource)
 
@@ -327,8 +325,7 @@ def download(
 @app.command(hidden=True)
 def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
     """Show the log of how the platform read a dataset."""
-    with current().client() as client:
-        page = client.datasets.logs(name, limit=limit, cursor=cursor)
+    page = current().client().datasets.logs(name, limit=limit, cursor=cursor)
     columns = [Column("timestamp", "Time", show=when), Column("level", "Level"), Column("message", "Message")]
     return ListResult([line.to_dict() for line in page.logs], columns, extra={"next_cursor": page.next_cursor})
 
@@ -341,9 +338,9 @@ def delete(name: Name) -> OperationResult:
         osmosis dataset delete multiply --yes
     """
     ctx = current()
-    with ctx.client() as client:
-        row = client.datasets.get(name)
-        label = row.file_name
-        prompts.agree(ctx, f"Delete dataset {label}?", "dataset.delete")
-        client.datasets.delete(row.id)
+    client = ctx.client()
+    row = client.datasets.get(name)
+    label = row.file_name
+    prompts.agree(ctx, f"Delete dataset {label}?", "dataset.delete")
+    client.datasets.delete(row.id)
     return OperationResult("dataset.delete", f"dataset {label} is deleted", {"id": row.id, "name": label})

@@ -313,7 +313,7 @@ def main(
         return output.error(ValidationError("the current folder no longer exists", hint="cd to an existing folder"), "")
     ctx = AppContext(environ, cwd, GlobalOptions(output.mode), output, stdin=stdin or sys.stdin, words=tuple(words))
     try:
-        with using(ctx):
+        with using(ctx), ctx.closing:
             if completion.VARIABLE in os.environ:
                 return completion.answer_shell(ROOT)
             result = run(words)

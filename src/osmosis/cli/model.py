@@ -47,10 +47,10 @@ def list_models(
     """
     paging = Paging(limit, everything)
     blocks: dict[str, list[dict[str, object]]] = {}
-    with current().client() as client:
-        for each in ("base", "lora") if kind == "all" else (kind,):
-            rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models
-            blocks[each] = [row.to_dict() for row in rows]
+    client = current().client()
+    for each in ("base", "lora") if kind == "all" else (kind,):
+        rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models
+        blocks[each] = [row.to_dict() for row in rows]
     items = [{**row, "type": row.get("tune") or each} for each, rows_of_kind in blocks.items() for row in rows_of_kind]
     columns = [
         *build_columns("model_name=Name", "type=Type", "base_model=Base", "training_run_name=From run"),
@@ -71,8 +71,7 @@ def info(name: Name) -> DetailResult:
         osmosis model show multiply-1-step-20
     """
     ctx = current()
-    with ctx.client() as client:
-        _, row = client.models.find(name)
+    _, row = ctx.client().models.find(name)
     data = {**row.to_dict(), **describe_inference(row, ctx.environ)}
     steps = [NextStep(ASK, command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
     brief = {**data, "size": size(row.size)} if row.size else None
@@ -96,19 +95,19 @@ def upload(
     facts = check_model(source)
     files = list_model_files(source)
     called = name or source.resolve().name
-    with ctx.client() as client:
-        with byte_progress(ctx, facts.size, f"reading {called}") as read:
-            listed = []
-            for path in files:
-                listed.append(announce_file(path))
-                read(listed[-1].size)
-        waiting = client.models.announce(called, listed)
-        missing = waiting.missing_bytes
-        if waiting.status == "ready":
-            message = f"base model {called} is already on the platform, with the same files"
-            return OperationResult("model.upload", message, {**waiting.to_dict(), "uploaded": False})
-        with byte_progress(ctx, missing, f"sending {called}") as moved:
-            row = client.models.send(waiting, source, moved)
+    client = ctx.client()
+    with byte_progress(ctx, facts.size, f"reading {called}") as read:
+        listed = []
+        for path in files:
+            listed.append(announce_file(path))
+            read(listed[-1].size)
+    waiting = client.models.announce(called, listed)
+    missing = waiting.missing_bytes
+    if waiting.status == "ready":
+        message = f"base model {called} is already on the platform, with the same files"
+        return OperationResult("model.upload", message, {**waiting.to_dict(), "uploaded": False})
+    with byte_progress(ctx, missing, f"sending {called}") as moved:
+        row = client.models.send(waiting, source, moved)
     steps = [NextStep("train it", command=f'model_path = "{called}" in configs/training/NAME.toml')]
     template = "" if facts.chat_template else ", no chat template (training needs one)"
     described = f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
@@ -137,14 +136,14 @@ def download(
     ctx = current()
     if form == "gguf":
         return _download_gguf(ctx, name, output, precision)
-    with ctx.client() as client:
-        kind, row = client.models.find(name)
-        listing = client.models.files(kind, row.model_name or name)
-        folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
-        total = sum(file.size for file in listing.files)
-        prompts.agree(ctx, f"Download {len(listing.files)} files, {size(total)}, to {folder}?", "model.download")
-        with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
-            fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
+    client = ctx.client()
+    kind, row = client.models.find(name)
+    listing = client.models.files(kind, row.model_name or name)
+    folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
+    total = sum(file.size for file in listing.files)
+    prompts.agree(ctx, f"Download {len(listing.files)} files, {size(total)}, to {folder}?", "model.download")
+    with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
+        fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
     resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}
     resource |= {"base_model": listing.base_model, "files": len(fetched), "files_fetched": sum(fetched)}
     return OperationResult("model.download", f"{listing.name} is in {folder}", resource)
@@ -155,17 +154,17 @@ def _download_gguf(ctx: AppContext, name: str, output: Path | None, precision: s
         from osmosis.cli.gguf_file import write_gguf  # an extra
     except ImportError as error:
         raise UsageError(f"--format gguf needs a library: {error}", hint=extra_command("gguf")) from None
-    with ctx.client() as client:
-        kind, row = client.models.find(name)
-        label = row.model_name or name
-        if kind == "lora" and row.tune != "full":
-            try:
-                kind, row = "base", client.models.base(f"{label}-merged")
-            except NotFound:
-                ctx.output.say(f"merging {label} into its base model", style="dim")
-                started = client.models.merge(label, MergeRequest())
-                kind, row = "base", client.models.base(_done(client, started.id or label).model_name or label)
-        source = fetch_to_cache(ctx, client, kind, row)
+    client = ctx.client()
+    kind, row = client.models.find(name)
+    label = row.model_name or name
+    if kind == "lora" and row.tune != "full":
+        try:
+            kind, row = "base", client.models.base(f"{label}-merged")
+        except NotFound:
+            ctx.output.say(f"merging {label} into its base model", style="dim")
+            started = client.models.merge(label, MergeRequest())
+            kind, row = "base", client.models.base(_done(client, started.id or label).model_name or label)
+    source = fetch_to_cache(ctx, client, kind, row)
     folder = ctx.path(output) if output else ctx.cwd / "models" / label
     file = folder / f"{label}.gguf"
     write_gguf(source, file, precision)
@@ -190,13 +189,13 @@ def delete(name: Name) -> OperationResult:
         osmosis model delete multiply-1-step-20 --yes
     """
     ctx = current()
-    with ctx.client() as client:
-        kind, row = client.models.find(name)
-        label = row.model_name or name
-        kind_label = "base model" if kind == "base" else "checkpoint" if row.tune == "full" else "adapter"
-        if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?"):
-            return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
-        client.models.delete(kind, label)
+    client = ctx.client()
+    kind, row = client.models.find(name)
+    label = row.model_name or name
+    kind_label = "base model" if kind == "base" else "checkpoint" if row.tune == "full" else "adapter"
+    if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?"):
+        return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
+    client.models.delete(kind, label)
     return OperationResult("model.delete", f"{kind_label} {label} is deleted", row.to_dict())
 
 
@@ -208,12 +207,12 @@ def deploy(name: Name, wait: Wait = False) -> OperationResult:
         osmosis model deploy multiply-1-step-20
     """
     ctx = current()
-    with ctx.client() as client:
-        deployment = client.models.deploy(name)
-        label = deployment.model_name or name
-        _, row = client.models.find(label)
-        if wait:
-            row = _until_served(ctx, client, label)
+    client = ctx.client()
+    deployment = client.models.deploy(name)
+    label = deployment.model_name or name
+    _, row = client.models.find(label)
+    if wait:
+        row = _until_served(ctx, client, label)
     state = row.deployment_state or deployment.state or "starting"
     message = f"model {label} is deployed" if state == "serving" else f"model {label} is being loaded"
     steps = [NextStep(ASK, command=example(row, ctx.environ))]
@@ -229,8 +228,7 @@ def undeploy(name: Name) -> OperationResult:
     Example:
         osmosis model undeploy multiply-1-step-20
     """
-    with current().client() as client:
-        row = client.models.undeploy(name)
+    row = current().client().models.undeploy(name)
     return OperationResult("model.undeploy", f"model {row.model_name or name} is {row.status}", row.to_dict())
 
 
@@ -241,8 +239,7 @@ def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
         osmosis model logs multiply-1-step-20
     """
     ctx = current()
-    with ctx.client() as client:
-        page = client.models.logs(name, limit=limit, cursor=cursor)
+    page = ctx.client().models.logs(name, limit=limit, cursor=cursor)
 
     return log_result(ctx, page, page.logs)
 
@@ -290,16 +287,16 @@ def merge(
         osmosis model merge multiply-1-step-20 --name multiply-v1 --dtype bf16
     """
     ctx = current()
-    with ctx.client() as client:
-        started = client.models.merge(name, MergeRequest(name=new_name, dtype=dtype))
-        merged_name = started.model_name or name
-        if not wait:
-            steps = [NextStep("see the result", command=f"osmosis model show {merged_name}")]
-            message = f"{started.merged_from} is being merged into {merged_name}"
-            return OperationResult("model.merge", message, started.to_dict(), next_steps=steps)
-        ctx.output.say(f"merging {started.merged_from} into {merged_name}; Ctrl-C leaves it running", style="dim")
-        done = _done(client, started.id or merged_name)
-        row = client.models.base(merged_name)
+    client = ctx.client()
+    started = client.models.merge(name, MergeRequest(name=new_name, dtype=dtype))
+    merged_name = started.model_name or name
+    if not wait:
+        steps = [NextStep("see the result", command=f"osmosis model show {merged_name}")]
+        message = f"{started.merged_from} is being merged into {merged_name}"
+        return OperationResult("model.merge", message, started.to_dict(), next_steps=steps)
+    ctx.output.say(f"merging {started.merged_from} into {merged_name}; Ctrl-C leaves it running", style="dim")
+    done = _done(client, started.id or merged_name)
+    row = client.models.base(merged_name)
     steps = [
         NextStep("serve it", command=f"osmosis model deploy {merged_name}"),
         NextStep("take it with you", command=f"osmosis model download {merged_name}"),
@@ -343,8 +340,7 @@ def use(name: Name) -> DetailResult:
         osmosis model use multiply-1
     """
     ctx = current()
-    with ctx.client() as client:
-        at = describe_inference(client.models.find(name)[1], ctx.environ)
+    at = describe_inference(ctx.client().models.find(name)[1], ctx.environ)
     variables = variables_of(at["inference_url"], "$OSMOSIS_TOKEN", at["inference_model"])
     programs = {name: harness.use for name, harness in load_harnesses().items()}
     fields = {"variables": variables, "programs": programs}
@@ -432,15 +428,15 @@ def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
         return LocalModel(folder.name, str(folder), adapter_folder)
     if adapter is not None:
         raise ValidationError(f"there is no folder {folder}", hint="--adapter belongs to the folder of a base model")
-    with ctx.client() as client:
-        kind, row = client.models.find(name)
-        label = row.model_name or name
-        model_folder = fetch_to_cache(ctx, client, kind, row)
-        if kind == "base" or row.tune == "full":
-            return LocalModel(label, str(model_folder))
-        base = row.base_model or ""
-        try:
-            base_path = str(fetch_to_cache(ctx, client, "base", client.models.base(base)))
-        except NotFound:  # a hub name, which is fetched when it is loaded
-            base_path = base
-        return LocalModel(label, base_path, str(model_folder))
+    client = ctx.client()
+    kind, row = client.models.find(name)
+    label = row.model_name or name
+    model_folder = fetch_to_cache(ctx, client, kind, row)
+    if kind == "base" or row.tune == "full":
+        return LocalModel(label, str(model_folder))
+    base = row.base_model or ""
+    try:
+        base_path = str(fetch_to_cache(ctx, client, "base", client.models.base(base)))
+    except NotFound:  # a hub name, which is fetched when it is loaded
+        base_path = base
+    return LocalModel(label, base_path, str(model_folder))

@@ -117,8 +117,7 @@ def apply(name: EvalName) -> OperationResult:
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    with ctx.client() as client:
-        detail = client.evals.get(name)
+    detail = ctx.client().evals.get(name)
     run, optimization = detail.run, detail.optimization
     if optimization is None:
         raise NotFound(f"run {run.name} has no new texts", hint=f"osmosis eval show {run.name}")

@@ -96,8 +96,7 @@ def _walk(demo: Demo, choice: ModelChoice) -> Result:
     demo.heading(5, "Upload the dataset, push the code")
     _send(demo, choice)
     demo.heading(6, "Evaluate: run every row several times and grade each attempt")
-    with _client(demo) as client:
-        rows = client.evals.page(limit=1).rows
+    rows = _client(demo).evals.page(limit=1).rows
     if rows and rows[0].status in ("pending", "running"):
         name = rows[0].name
         demo.note(f"run {name} is already in progress; following it")
@@ -140,8 +139,7 @@ def _connected(demo: Demo) -> bool:
     source = read_source(demo.workspace) if (demo.workspace / ".git").exists() else None
     if source is None or not source.remote_url or not source.upstream:
         return False
-    with _client(demo, scoped=False) as client:
-        row = client.workspaces.find(demo.workspace.name)
+    row = _client(demo, scoped=False).workspaces.find(demo.workspace.name)
     return row is not None and source.remote_url == row.repository_url
 
 
@@ -189,8 +187,7 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
     demo.git("push", "-q", "-u", "origin", "HEAD")
     source = read_source(demo.workspace)
     if source is not None and source.commit is not None:
-        with _client(demo) as client:
-            client.sync.wait_for(source.commit, timeout_s=SYNC_TIMEOUT_S)
+        _client(demo).sync.wait_for(source.commit, timeout_s=SYNC_TIMEOUT_S)
     demo.osmosis("sync", "--status")
 
 

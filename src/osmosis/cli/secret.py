@@ -49,9 +49,9 @@ def set_secret(
     ctx = current()
     _check_name(name)
     value = _value(ctx, name, env, from_file)
-    with ctx.client() as client:
-        row = client.secrets.set(name, value, scope=scope)
-        extra = scope_of(client)
+    client = ctx.client()
+    row = client.secrets.set(name, value, scope=scope)
+    extra = scope_of(client)
     return OperationResult("secret.set", f"secret {name} is set ({scope})", _describe_secret(row), extra=extra)
 
 
@@ -68,12 +68,12 @@ def list_secrets(
     """
     ctx = current()
     paging = Paging(limit, everything)
-    with ctx.client() as client:
-        extra = scope_of(client)
-        if paging.everything:
-            page = SecretPage(environment_secrets=client.secrets.all(scope=scope))
-        else:
-            page = client.secrets.page(scope=scope, limit=paging.size)
+    client = ctx.client()
+    extra = scope_of(client)
+    if paging.everything:
+        page = SecretPage(environment_secrets=client.secrets.all(scope=scope))
+    else:
+        page = client.secrets.page(scope=scope, limit=paging.size)
     rows = page.environment_secrets
     columns = [
         *build_columns("name=Name", "scope=Scope"),
@@ -103,13 +103,13 @@ def delete(name: Name, scope: Scope = "personal") -> OperationResult:
         osmosis secret delete OPENAI_API_KEY --yes
     """
     ctx = current()
-    with ctx.client() as client:
-        names = {row.name for row in client.secrets.all(scope=scope)}
-        if name not in names:
-            hint = guess_hint(name, names, "osmosis secret list")
-            raise NotFound(f"there is no {scope} secret {name}", hint=hint)
-        prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete")
-        client.secrets.delete(name, scope=scope)
+    client = ctx.client()
+    names = {row.name for row in client.secrets.all(scope=scope)}
+    if name not in names:
+        hint = guess_hint(name, names, "osmosis secret list")
+        raise NotFound(f"there is no {scope} secret {name}", hint=hint)
+    prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete")
+    client.secrets.delete(name, scope=scope)
     return OperationResult("secret.delete", f"secret {name} is deleted ({scope})", {"name": name, "scope": scope})
 
 
@@ -136,9 +136,9 @@ def import_file(
         if not value:
             raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose names with --only")
     prompts.agree(ctx, f"Set {', '.join(values)} ({scope})?", "secret.import")
-    with ctx.client() as client:
-        for name, value in values.items():
-            client.secrets.set(name, value, scope=scope)
+    client = ctx.client()
+    for name, value in values.items():
+        client.secrets.set(name, value, scope=scope)
     resource = {"names": list(values), "scope": scope}
     return OperationResult("secret.import", f"{len(values)} secrets are set ({scope})", resource)
 
@@ -157,8 +157,7 @@ def check(config: Annotated[str, Argument(help="A config", autocompletion=comple
     if not path.is_file():
         path = ctx.path(pick_config(workspace, kind, config))
     required = load_config(path, workspace.root, kind)[0].secret_names()
-    with ctx.client() as client:
-        rows = client.secrets.all()
+    rows = ctx.client().secrets.all()
     by_name: dict[str, list[str]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row.scope or "")

@@ -48,8 +48,7 @@ def create(
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
     seconds = parse_lifetime(expires, MAX_TOKEN_DAYS)
     wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=seconds)
-    with ctx.client(scoped=False) as client:
-        token = client.accounts.make_token(wish)
+    token = ctx.client(scoped=False).accounts.make_token(wish)
     where = f"in workspace {token.workspace}" if token.workspace else "in all your workspaces"
     summary = f"token {name} ({', '.join(token.scopes or scopes)}, {where}) works until {when(token.expires_at)}"
     if ctx.mode is not Mode.JSON:
@@ -80,8 +79,7 @@ def list_tokens() -> ListResult:
     Example:
         osmosis token list
     """
-    with current().client(scoped=False) as client:
-        rows = client.accounts.tokens()
+    rows = current().client(scoped=False).accounts.tokens()
     columns = [
         Column("current", "", show=lambda v: "*" if v else ""),
         *build_columns("name=Name", "kind=Kind"),
@@ -102,14 +100,14 @@ def delete(token: Annotated[str, Argument(help="Its name or id, as `osmosis toke
         osmosis token delete ci
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        rows = client.accounts.tokens()
-        row = find_token(rows, token)
-        label = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
-        children = _made_with(rows, row.id)
-        also = f" and {len(children)} made with it ({', '.join(child.name for child in children)})" if children else ""
-        prompts.agree(ctx, f"Revoke token {label}{also}?", "token.revoke")
-        client.accounts.revoke(row.id)
+    client = ctx.client(scoped=False)
+    rows = client.accounts.tokens()
+    row = find_token(rows, token)
+    label = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
+    children = _made_with(rows, row.id)
+    also = f" and {len(children)} made with it ({', '.join(child.name for child in children)})" if children else ""
+    prompts.agree(ctx, f"Revoke token {label}{also}?", "token.revoke")
+    client.accounts.revoke(row.id)
     revoked_ids = [child.id for child in (row, *children)]
     return OperationResult(
         "token.revoke", f"token {row.name}{also} is revoked", {**row.to_dict(), "revoked": revoked_ids}

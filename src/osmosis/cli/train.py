@@ -232,8 +232,7 @@ def checkpoints(name: TrainName) -> ListResult:
     Example:
         osmosis train show multiply-1
     """
-    with current().client() as client:
-        rows = client.trainings.checkpoints(name)
+    rows = current().client().trainings.checkpoints(name)
     return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoints yet")
 
 
@@ -247,8 +246,7 @@ def metrics(name: TrainName, output: OutputFile = None) -> DetailResult:
         osmosis train show multiply-1 -o curves.json
     """
     ctx = current()
-    with ctx.client() as client:
-        curves = client.trainings.metrics(name)
+    curves = ctx.client().trainings.metrics(name)
     assert isinstance(curves, TrainingMetrics)
     result = DetailResult(curves.to_dict(), human=lambda console: draw_curves(console, curves))
     if output:
@@ -269,12 +267,12 @@ def resume(
     """
     ctx, operation = current(), "train.retry" if fresh else "train.resume"
     secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
-    with ctx.client() as client:
-        detail = client.trainings.get(name)
-        full = detail.run.name
-        question = f"Start a new run of the config of {full}?" if fresh else f"Resume {full} from its last checkpoint?"
-        prompts.agree(ctx, question, operation, **run_state(detail))
-        answer = client.trainings.start_again(full, secrets, fresh=fresh)
+    client = ctx.client()
+    detail = client.trainings.get(name)
+    full = detail.run.name
+    question = f"Start a new run of the config of {full}?" if fresh else f"Resume {full} from its last checkpoint?"
+    prompts.agree(ctx, question, operation, **run_state(detail))
+    answer = client.trainings.start_again(full, secrets, fresh=fresh)
     steps = [NextStep("follow it", command=f"osmosis train wait {answer.name}")]
     outcome = f"is a retry of {full}" if fresh else "goes on from its last checkpoint"
     return OperationResult(operation, f"run {answer.name} {outcome}", answer.to_dict(), next_steps=steps)
@@ -299,8 +297,8 @@ def compare(
     names = list(dict.fromkeys(names))
     if len(names) < 2:
         raise UsageError("a comparison needs two training runs", hint=f"osmosis train compare {names[0]} OTHER")
-    with current().client() as client:
-        runs = [_read(client, name) for name in names]
+    client = current().client()
+    runs = [_read(client, name) for name in names]
     changed = list_changed_keys([run.detail.config or {} for run in runs])
     listed = [run.detail.run.name for run in runs]
     data = {

@@ -60,20 +60,19 @@ def view(flags: ViewFlags) -> OperationResult | int:
         osmosis view nightly-1 nightly-2 --output report
     """
     ctx = current()
-    with RunFinder(ctx) as runs:
-        library = _library(ctx, runs, flags.runs or [])
-        if flags.export is not None:
-            folder = ctx.path(flags.export)
-            index_runs(library, lambda name, share: ctx.output.say(f"indexing {name}: {share:.0f} %"))
+    library = _library(ctx, RunFinder(ctx), flags.runs or [])
+    if flags.export is not None:
+        folder = ctx.path(flags.export)
+        index_runs(library, lambda name, share: ctx.output.say(f"indexing {name}: {share:.0f} %"))
 
-            def written(count: int) -> None:
-                if count % 500 == 0:
-                    ctx.output.say(f"{count:,} pages written")
+        def written(count: int) -> None:
+            if count % 500 == 0:
+                ctx.output.say(f"{count:,} pages written")
 
-            count = write_site(library, folder, render_static, written)
-            resource = {"path": str(folder), "pages": count}
-            return OperationResult("view.export", f"{count:,} pages written: open {folder / 'index.html'}", resource)
-        return _served(ctx, library, flags)
+        count = write_site(library, folder, render_static, written)
+        resource = {"path": str(folder), "pages": count}
+        return OperationResult("view.export", f"{count:,} pages written: open {folder / 'index.html'}", resource)
+    return _served(ctx, library, flags)
 
 
 def _served(ctx: AppContext, library: LocalLibrary, flags: ViewFlags) -> int:

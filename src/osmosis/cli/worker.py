@@ -156,8 +156,7 @@ def list_workers() -> ListResult:
     Example:
         osmosis worker list
     """
-    with current().client(scoped=False) as client:
-        workers = client.workers.all()
+    workers = current().client(scoped=False).workers.all()
     columns = [
         *build_columns("name=Name", "state=State"),
         Column("runs", "Runs", show=lambda v: ", ".join(v) if v else "-"),
@@ -189,12 +188,10 @@ def delete(
     """
     ctx = current()
     if after_jobs:
-        with ctx.client(scoped=False) as client:
-            client.workers.drain(name)
+        ctx.client(scoped=False).workers.drain(name)
         return OperationResult("worker.drain", f"worker {name} gets no more jobs", {"name": name})
     prompts.agree(ctx, f"Remove worker {name}? Its jobs continue on other workers.", "worker.remove")
-    with ctx.client(scoped=False) as client:
-        released = client.workers.remove(name)
+    released = ctx.client(scoped=False).workers.remove(name)
     words = f"worker {name} is removed" + (f"; {released} jobs continue on other workers" if released else "")
     step = NextStep("delete its token, too", command="osmosis token list")
     return OperationResult("worker.remove", words, {"name": name, "released": released}, next_steps=[step])

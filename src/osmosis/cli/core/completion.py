@@ -148,8 +148,8 @@ def commands(ctx: typer.Context) -> list[Suggestion]:
 
 def _list_remote(ctx: AppContext, path: str, key: str, name: str, text: str) -> list[Suggestion]:
     scoped = path != "workspaces"
-    with ctx.client(scoped=scoped) as client:
-        page = client.call("GET", path, params={"limit": 50} if scoped else None, scoped=scoped, timeout=TIMEOUT_S)
+    params = {"limit": 50} if scoped else None
+    page = ctx.client(scoped=scoped).call("GET", path, params=params, scoped=scoped, timeout=TIMEOUT_S)
     return [(str(row.get(name)), str(row.get(text) or "")) for row in page.get(key) or []]
 
 

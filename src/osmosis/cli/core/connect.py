@@ -104,11 +104,11 @@ class Paging:
 def list_result(
     ctx: "AppContext", of: Callable[[PlatformClient], Pages], columns: Sequence[Column], paging: Paging, *, empty: str
 ) -> ListResult:
-    with ctx.client() as client:
-        scope = scope_of(client)
-        if paging.everything:
-            return ListResult([row.to_dict() for row in of(client).all()], columns, empty=empty, extra=scope)
-        page = of(client).page(limit=paging.size, offset=paging.offset)
+    client = ctx.client()
+    scope = scope_of(client)
+    if paging.everything:
+        return ListResult([row.to_dict() for row in of(client).all()], columns, empty=empty, extra=scope)
+    page = of(client).page(limit=paging.size, offset=paging.offset)
     return ListResult(
         [row.to_dict() for row in page.rows],
         columns,

@@ -5,7 +5,7 @@ the platform or the token that the environment names."""
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ class AppContext:
     command: str = ""
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
     words: tuple[str, ...] = ()
+    closing: ExitStack = field(default_factory=ExitStack)
 
     @property
     def mode(self) -> Mode:
@@ -66,9 +67,10 @@ class AppContext:
         return path.resolve() if ".." in path.parts else path
 
     def client(self, *, auth: bool = True, scoped: bool = True) -> "PlatformClient":
+        """Open a client, which is closed when the command ends."""
         from osmosis.cli.core.connect import open_client
 
-        return open_client(self, auth=auth, scoped=scoped)
+        return self.closing.enter_context(open_client(self, auth=auth, scoped=scoped))
 
 
 _CURRENT: ContextVar[AppContext] = ContextVar("osmosis-cli-context")

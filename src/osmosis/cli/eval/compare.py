@@ -82,32 +82,32 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
     ctx = current()
     flags.check()
     decision = None
-    with RunFinder(ctx) as runs:
-        first, second = open_run(runs, flags.a), open_run(runs, flags.b)
-        quarantine = read(file_around(ctx.cwd)).of([first.dataset, second.dataset])
-        if flags.until_decided:
-            try:
-                decision = until_decided(ctx, first, second, flags, quarantine.active)
-            except Declined as declined:
-                ctx.output.say(declined.message)
-                return 0
-        look = decision.last_made if decision is not None else None
-        comparison = compare_runs(
-            first.outcomes(),
-            second.outcomes(),
-            threshold=first.pass_threshold,
-            score=decision.score
-            if decision is not None
-            else flags.score or (first.primary if first.primary == second.primary else None),
-            bounds={**second.score_bounds, **first.score_bounds},
-            level=LEVEL if look is None else 1 - look.level,
-            aside=quarantine.active,
-            largest_change=flags.largest_change,
-            trained=first.trained_rows() | second.trained_rows(),
-        )
-        talks = [
-            _talk(first, second, flip) for flip in sorted(comparison.flips, key=lambda flip: flip.gained)[: flags.flips]
-        ]
+    runs = RunFinder(ctx)
+    first, second = open_run(runs, flags.a), open_run(runs, flags.b)
+    quarantine = read(file_around(ctx.cwd)).of([first.dataset, second.dataset])
+    if flags.until_decided:
+        try:
+            decision = until_decided(ctx, first, second, flags, quarantine.active)
+        except Declined as declined:
+            ctx.output.say(declined.message)
+            return 0
+    look = decision.last_made if decision is not None else None
+    comparison = compare_runs(
+        first.outcomes(),
+        second.outcomes(),
+        threshold=first.pass_threshold,
+        score=decision.score
+        if decision is not None
+        else flags.score or (first.primary if first.primary == second.primary else None),
+        bounds={**second.score_bounds, **first.score_bounds},
+        level=LEVEL if look is None else 1 - look.level,
+        aside=quarantine.active,
+        largest_change=flags.largest_change,
+        trained=first.trained_rows() | second.trained_rows(),
+    )
+    talks = [
+        _talk(first, second, flip) for flip in sorted(comparison.flips, key=lambda flip: flip.gained)[: flags.flips]
+    ]
     met = quarantine.sorted_out(comparison.keys)
     worse = comparison.regressed(flags.margin)
     code = 1 if flags.fail_on_regression and worse else 0

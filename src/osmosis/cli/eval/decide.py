@@ -84,8 +84,7 @@ def decide(flags: DecideFlags) -> ListResult | OperationResult:
     ctx = current()
     if flags.stop is not None:
         agree(ctx, f"Stop decision {flags.stop} and its runs?", "eval.decide", name=flags.stop)
-        with ctx.client() as client:
-            client.evals.stop_decision(flags.stop)
+        ctx.client().evals.stop_decision(flags.stop)
         return OperationResult("eval.decide", f"decision {flags.stop} is stopped; its runs stay", {"name": flags.stop})
     if flags.max_cost is not None and not 0 < flags.max_cost < math.inf:
         raise UsageError(f"--max-cost must be greater than 0, got {flags.max_cost}")
@@ -143,25 +142,25 @@ def _apply_arm(workspace: Workspace, config: EvalConfig, changes: JsonObject) ->
 
 def _submit(workspace: Workspace, path: Path, config: EvalConfig, body: NewDecision, *, wait: bool) -> ListResult:
     ctx, options = current(), SubmitOptions("eval", wait_sync=True)
-    with ctx.client() as client:
-        answers, source = PlatformAnswers.ask(client, config), read_source(workspace.root)
-        case = SubmitCase(ctx, options, client, workspace, path, config, source, answers)
-        submit_checks.check_scope(case)
-        if errors := submit_checks.check_code(case):
-            raise submit_checks.explain_refusal(case, errors)
-        draft = body.study
-        stored = next(iter(client.evals.decisions(draft.name)), None)
-        if stored is None or stored.status == "stopped":
-            rows = range(answers.datasets["experiment"].result().row_count or 0)[: draft.limits.limit]
-            for line in announce(stored.study if stored else begin_study(draft, rows)):
-                ctx.output.say(line)
-            agree(ctx, "Let the platform run them until every question is decided?", "eval.decide", name=draft.name)
-        decision = client.evals.decide(body)
-        while wait and decision.status == "running":
-            time.sleep(1.0)
-            with suppress(NetworkError):  # while the platform starts again
-                decision = client.evals.decisions(draft.name)[0]
-        url = urljoin(client.url, decision.url)
+    client = ctx.client()
+    answers, source = PlatformAnswers.ask(client, config), read_source(workspace.root)
+    case = SubmitCase(ctx, options, client, workspace, path, config, source, answers)
+    submit_checks.check_scope(case)
+    if errors := submit_checks.check_code(case):
+        raise submit_checks.explain_refusal(case, errors)
+    draft = body.study
+    stored = next(iter(client.evals.decisions(draft.name)), None)
+    if stored is None or stored.status == "stopped":
+        rows = range(answers.datasets["experiment"].result().row_count or 0)[: draft.limits.limit]
+        for line in announce(stored.study if stored else begin_study(draft, rows)):
+            ctx.output.say(line)
+        agree(ctx, "Let the platform run them until every question is decided?", "eval.decide", name=draft.name)
+    decision = client.evals.decide(body)
+    while wait and decision.status == "running":
+        time.sleep(1.0)
+        with suppress(NetworkError):  # while the platform starts again
+            decision = client.evals.decisions(draft.name)[0]
+    url = urljoin(client.url, decision.url)
     study, status = decision.study, decision.status
     looks = f"{sum(stage.done for stage in study.stages)} of {len(study.stages)} looks"
     ctx.output.say(f"{draft.name} is {status} after {looks}: {url} {decision.problem}".rstrip())

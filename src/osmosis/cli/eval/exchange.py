@@ -144,13 +144,12 @@ def seal(
         osmosis eval seal platform:multiply-3 -o multiply.seal.zip
     """
     ctx = current()
-    with RunFinder(ctx) as runs:
-        stored = open_run(runs, run)
-        check_output(path := ctx.path(output or Path(f"{stored.name}.seal.zip")))
-        if isinstance(stored, LocalRun):
-            sha256 = sealing.seal_local(stored.journal, path)
-        else:
-            sha256 = sealing.seal_remote(stored.client, stored.name, path)
+    stored = open_run(RunFinder(ctx), run)
+    check_output(path := ctx.path(output or Path(f"{stored.name}.seal.zip")))
+    if isinstance(stored, LocalRun):
+        sha256 = sealing.seal_local(stored.journal, path)
+    else:
+        sha256 = sealing.seal_remote(stored.client, stored.name, path)
     resource, steps = {"name": stored.name, "sha256": sha256}, [NextStep("check it", f"osmosis verify {path}")]
     return OperationResult(
         "eval.seal", f"{stored.name} is sealed in {path}; sha256 {sha256}", resource, next_steps=steps

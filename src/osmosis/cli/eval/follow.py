@@ -237,14 +237,13 @@ def show_logs(
     """Return lines of a run's log; with `follow`, print new lines until the run is over."""
     debug = debug or ctx.mode is not Mode.RICH
     try:
-        with ctx.client() as client:
-            runs = client.runs(kind)
-            page = runs.logs(name, limit=limit, cursor=cursor)
-            lines = page.logs if debug else _without_debug(runs, name, page, limit)
-            if not follow:
-                return log_result(ctx, page, lines)
-            write_lines(ctx, lines)
-            _follow(ctx, runs, name, page.latest_cursor, debug=debug)
+        runs = ctx.client().runs(kind)
+        page = runs.logs(name, limit=limit, cursor=cursor)
+        lines = page.logs if debug else _without_debug(runs, name, page, limit)
+        if not follow:
+            return log_result(ctx, page, lines)
+        write_lines(ctx, lines)
+        _follow(ctx, runs, name, page.latest_cursor, debug=debug)
         return None
     except OsmosisError as error:
         if kind == "eval":

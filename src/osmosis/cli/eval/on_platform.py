@@ -168,8 +168,7 @@ def _submit_line(ctx: AppContext, submit: SetSubmit, name: str, run: SetRun) -> 
 
 def _find_run(ctx: AppContext, name: str) -> RunRow | None:
     try:
-        with ctx.client() as client:
-            row = client.evals.get(name).run
+        row = ctx.client().evals.get(name).run
     except NotFound:
         return None
     return row if row.name == name else None

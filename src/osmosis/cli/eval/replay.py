@@ -4,7 +4,7 @@ import asyncio
 import pdb
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,20 +165,18 @@ def replay_rollout(
     selector = RolloutPlace.parse(place)
     if debugger and not (ctx.mode is Mode.RICH and ctx.stdin.isatty()):
         raise InteractiveRequired("--pdb needs a terminal", hint="remove --pdb, --json and --plain")
-    with ExitStack() as stack:
-        runs = stack.enter_context(RunFinder(ctx))
 
-        def load_local(folder: Path) -> Recording:
-            rollout = LocalRun(folder).find(selector.row, selector.attempt)
-            return Recording(*load_run(ctx, str(folder), secrets_file), folder, rollout, folder.name)
+    def load_local(folder: Path) -> Recording:
+        rollout = LocalRun(folder).find(selector.row, selector.attempt)
+        return Recording(*load_run(ctx, str(folder), secrets_file), folder, rollout, folder.name)
 
-        def load_remote(client: PlatformClient, name: str) -> Recording:
-            return stack.enter_context(recording(ctx, client, name, (selector.row, selector.attempt), secrets_file))
+    def load_remote(client: PlatformClient, name: str) -> Recording:
+        return ctx.closing.enter_context(recording(ctx, client, name, (selector.row, selector.attempt), secrets_file))
 
-        found_run = runs.find(run, of_folder=load_local, of_platform=load_remote)
-        recorded, name = found_run.rollout, found_run.run
-        with print_aside():
-            replayed = replay(found_run.plan, found_run.options, found_run.folder, recorded, no_limits=debugger)
+    found_run = RunFinder(ctx).find(run, of_folder=load_local, of_platform=load_remote)
+    recorded, name = found_run.rollout, found_run.run
+    with print_aside():
+        replayed = replay(found_run.plan, found_run.options, found_run.folder, recorded, no_limits=debugger)
     if debugger:
         _debug(ctx, replayed)
     part = find_parting(replayed.recorded.messages, replayed.rollout.messages)

@@ -67,8 +67,7 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
     try:
         run_folder(flags.name, ctx.cwd)
     except NotFound:
-        with RunFinder(ctx) as runs:
-            name = runs.find(flags.name, of_folder=lambda folder: folder.name, of_platform=lambda _, name: name)
+        name = RunFinder(ctx).find(flags.name, of_folder=lambda folder: folder.name, of_platform=lambda _, name: name)
         cost, tokens = flags.settings.get("max_cost"), flags.settings.get("max_tokens_total")
         return retry(name, cost, tokens, secrets_file=flags.secrets_file)
     if flags.classes and not flags.retry_failed:

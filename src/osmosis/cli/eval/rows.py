@@ -87,8 +87,7 @@ def show(flags: HistoryFlags) -> ListResult:
 
 def _elsewhere(ctx: AppContext, query: dict[str, str]) -> list[History]:
     try:
-        with ctx.client() as client:
-            return [_placed(client.evals.history(**query), "platform")]
+        return [_placed(ctx.client().evals.history(**query), "platform")]
     except OsmosisError as error:
         ctx.output.warn("ONLY_HERE", f"only local runs: {error.message}")
         return []

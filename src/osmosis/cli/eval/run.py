@@ -170,8 +170,7 @@ def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: R
     ending = Ending(output, flags.fail_under, flags.quiet and not flags.verbose)
     if not flags.upload:
         return run_local(ctx, plan, options, ending)
-    with ctx.client():  # a missing login is reported before anything is spent
-        pass
+    ctx.client()  # a missing login is reported before anything is spent
     assert folder is not None
     from osmosis.cli.eval.transfer import upload_after  # brings every body of the platform's API
 

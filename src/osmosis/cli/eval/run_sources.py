@@ -30,23 +30,15 @@ class RunFinder:
     def __init__(self, ctx: AppContext) -> None:
         self._ctx = ctx
         self.cwd = ctx.cwd
-        self._client: PlatformClient | None = None
-
-    def __enter__(self) -> "RunFinder":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._client is not None:
-            self._client.close()
 
     def find(self, name: str, *, of_folder: Callable[[Path], T], of_platform: Callable[[PlatformClient, str], T]) -> T:
         if name.startswith(PLATFORM):
-            return of_platform(self._platform(), name.removeprefix(PLATFORM))
+            return of_platform(self._client, name.removeprefix(PLATFORM))
         try:
             folder = run_folder(name, self._ctx.cwd)
         except NotFound as here:
             try:
-                client = self._platform()
+                client = self._client
                 client.evals.get(name)
             except NotFound as there:
                 message = f"{here.message}, nor an evaluation of that name on the platform"
@@ -59,14 +51,13 @@ class RunFinder:
 
     def on_platform(self, name: str) -> bool:
         try:
-            return bool(self._platform().evals.get(name).run.name == name)
+            return bool(self._client.evals.get(name).run.name == name)
         except OsmosisError:
             return False
 
-    def _platform(self) -> PlatformClient:
-        if self._client is None:
-            self._client = self._ctx.client()
-        return self._client
+    @cached_property
+    def _client(self) -> PlatformClient:
+        return self._ctx.client()
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,9 @@ class RunCommands:
         fail_under: FailUnder = None,
         timeout: Annotated[float | None, Option(min=0, help="Give up after this many seconds")] = None,
     ) -> results.OperationResult:
-        with current().client() as client:
-            detail = watch(current(), client.runs(self.kind), name, timeout_s=timeout)
-            judged = judge_run(client, detail)
+        client = current().client()
+        detail = watch(current(), client.runs(self.kind), name, timeout_s=timeout)
+        judged = judge_run(client, detail)
         return finished_result(f"{self.noun}.wait", detail, fail_under=fail_under, judged=judged)
 
     def logs(
@@ -176,15 +176,14 @@ class RunCommands:
 
     def stop(self, name: str) -> results.OperationResult:
         ctx, operation = current(), f"{self.noun}.stop"
-        with ctx.client() as client:
-            runs = client.runs(self.kind)
-            detail = runs.get(name)
-            run = detail.run
-            if run.over:
-                return results.OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
-            prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
-            runs.stop(run.name)
-            detail = runs.get(run.name)
+        runs = ctx.client().runs(self.kind)
+        detail = runs.get(name)
+        run = detail.run
+        if run.over:
+            return results.OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
+        prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
+        runs.stop(run.name)
+        detail = runs.get(run.name)
         message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
         return results.OperationResult(operation, message, run_state(detail))
 
@@ -215,22 +214,20 @@ class RunCommands:
             return {"name": edited.name, "folder": str(edited), **marks_of(edited).to_dict()}
 
         if not self.has_local:
-            with current().client() as client:
-                return marked_result(f"{self.noun}.edit", edit_remote(client, name))
-        with RunFinder(current()) as runs:
-            return marked_result(f"{self.noun}.edit", runs.find(name, of_folder=edit_local, of_platform=edit_remote))
+            return marked_result(f"{self.noun}.edit", edit_remote(current().client(), name))
+        return marked_result(
+            f"{self.noun}.edit", RunFinder(current()).find(name, of_folder=edit_local, of_platform=edit_remote)
+        )
 
     def delete(self, name: str) -> results.OperationResult:
         ctx = current()
         if not self.has_local:
-            with ctx.client() as client:
-                return delete_run(ctx, client, name, kind=self.kind)
-        with RunFinder(ctx) as runs:
-            return runs.find(
-                name,
-                of_folder=functools.partial(_delete_local, ctx, name),
-                of_platform=functools.partial(delete_run, ctx, kind=self.kind),
-            )
+            return delete_run(ctx, ctx.client(), name, kind=self.kind)
+        return RunFinder(ctx).find(
+            name,
+            of_folder=functools.partial(_delete_local, ctx, name),
+            of_platform=functools.partial(delete_run, ctx, kind=self.kind),
+        )
 
 
 def _document(method: Callable[..., object], text: str, *examples: str, name: object = None) -> Callable[..., object]:
@@ -286,15 +283,15 @@ def retry(
         raise UsageError(f"--max-cost must be greater than 0, got {max_cost}")
     secrets = read_secrets_file(ctx, secrets_file) if secrets_file else None
     request = RetryRun(secrets=secrets or None, max_cost=max_cost, max_tokens_total=max_tokens_total)
-    with ctx.client() as client:
-        detail = client.evals.get(name)
-        run = detail.run.name
-        prompts.agree(ctx, f"Retry the failed and skipped rollouts of {run}?", "eval.retry", **run_state(detail))
-        try:
-            answer = client.evals.retry(run, request)
-        except NothingToRetry as nothing:
-            prompts.agree(ctx, f"{nothing.message}. Run them again?", "eval.retry", default=False, **run_state(detail))
-            answer = client.evals.retry(run, request.model_copy(update={"everything": True}))
+    client = ctx.client()
+    detail = client.evals.get(name)
+    run = detail.run.name
+    prompts.agree(ctx, f"Retry the failed and skipped rollouts of {run}?", "eval.retry", **run_state(detail))
+    try:
+        answer = client.evals.retry(run, request)
+    except NothingToRetry as nothing:
+        prompts.agree(ctx, f"{nothing.message}. Run them again?", "eval.retry", default=False, **run_state(detail))
+        answer = client.evals.retry(run, request.model_copy(update={"everything": True}))
     count = answer.retryable_samples
     message = f"{count} rollouts of {run} are queued again" if count else f"{run} restarts from the beginning"
     steps = [results.NextStep("follow it", command=f"osmosis eval wait {run}")]
@@ -329,14 +326,14 @@ def download(
 
 
 def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> results.DetailResult:
-    with ctx.client() as client:
-        runs = client.runs(kind)
-        detail = runs.get(name)
-        try:
-            metrics = runs.metrics(name)
-        except NotFound:
-            metrics = None
-        checkpoints = client.trainings.checkpoints(detail.run.name) if kind == "training" else []
+    client = ctx.client()
+    runs = client.runs(kind)
+    detail = runs.get(name)
+    try:
+        metrics = runs.metrics(name)
+    except NotFound:
+        metrics = None
+    checkpoints = client.trainings.checkpoints(detail.run.name) if kind == "training" else []
     data: JsonObject = {**detail.to_dict(), "summary": detail.to_summary().to_dict()}
     data["metrics"] = metrics.to_dict() if metrics is not None else None
     steps = []
@@ -437,20 +434,20 @@ def share(
         osmosis eval share multiply-1 --revoke 2f1c0a
     """
     ctx, lifetime_s = current(), parse_lifetime(expires, MAX_SHARE_DAYS)
-    with ctx.client() as client:
-        run = client.evals.get(name).run.name
-        if show_links or revoke is not None:
-            links = client.evals.share_links(run)
-        if show_links:
-            columns = [Column("id", "Id"), Column("creator_name", "By"), Column("expires_at", "Expires", show=when)]
-            return ListResult([link.to_dict() for link in links], columns, empty=f"no links: osmosis eval share {run}")
-        if revoke is not None:
-            matches = [link.id for link in links if link.id.startswith(revoke)]
-            link_id = matches[0] if len(matches) == 1 else revoke
-            prompts.agree(ctx, f"Revoke link {link_id} to {run}?", "eval.share", id=link_id)
-            client.evals.unshare(run, link_id)
-            return OperationResult("eval.share", f"the link to {run} is revoked", {"id": link_id})
-        link = client.evals.share(run, lifetime_s)
+    client = ctx.client()
+    run = client.evals.get(name).run.name
+    if show_links or revoke is not None:
+        links = client.evals.share_links(run)
+    if show_links:
+        columns = [Column("id", "Id"), Column("creator_name", "By"), Column("expires_at", "Expires", show=when)]
+        return ListResult([link.to_dict() for link in links], columns, empty=f"no links: osmosis eval share {run}")
+    if revoke is not None:
+        matches = [link.id for link in links if link.id.startswith(revoke)]
+        link_id = matches[0] if len(matches) == 1 else revoke
+        prompts.agree(ctx, f"Revoke link {link_id} to {run}?", "eval.share", id=link_id)
+        client.evals.unshare(run, link_id)
+        return OperationResult("eval.share", f"the link to {run} is revoked", {"id": link_id})
+    link = client.evals.share(run, lifetime_s)
     message = f"whoever has this link can read {run} until {when(link.expires_at)}; it is shown this once:\n{link.url}"
     steps = [NextStep("take it back", command=f"osmosis eval share {run} --revoke {link.id}")]
     return OperationResult("eval.share", message, link.to_dict(), next_steps=steps)
@@ -469,12 +466,12 @@ def schedules(
         osmosis eval schedules --stop nightly
     """
     ctx = current()
-    with ctx.client() as client:
-        if stop is not None:
-            prompts.agree(ctx, f"Stop schedule {stop}?", "eval.schedules", name=stop)
-            client.evals.stop_schedule(stop)
-            return OperationResult("eval.schedules", f"schedule {stop} is stopped; its runs stay", {"name": stop})
-        rows = client.evals.schedules()
+    client = ctx.client()
+    if stop is not None:
+        prompts.agree(ctx, f"Stop schedule {stop}?", "eval.schedules", name=stop)
+        client.evals.stop_schedule(stop)
+        return OperationResult("eval.schedules", f"schedule {stop} is stopped; its runs stay", {"name": stop})
+    rows = client.evals.schedules()
     columns = [*build_columns("name=Name", "every=Every"), Column("next_at", "Next run", show=when)]
     columns += build_columns("last_run_name=Last run", "last_run_status=Status", "creator_name=By", "error=Problem")
     empty = 'no schedules: write [schedule] with every = "1d" in a config, then: osmosis eval submit CONFIG'

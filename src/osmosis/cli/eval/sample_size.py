@@ -42,18 +42,18 @@ def plan(
     if not 0 < difference < math.inf:
         raise UsageError(f"--difference must be greater than 0, got {difference}")
     ctx = current()
-    with RunFinder(ctx) as runs:
-        stored = [open_run(runs, name) for name in (run, other) if name is not None]
-        aside = read(file_around(ctx.cwd)).of([each.dataset for each in stored]).active
-        score = score or stored[0].primary
-        bounds = stored[0].score_bounds
-        sides = [[r for r in each.outcomes() if r.status is not RolloutStatus.SKIPPED] for each in stored]
-        sides = [[r for r in rollouts if r.row_key not in aside] for rollouts in sides]
-        changes: list[float] = []
-        if other is not None:
-            threshold = stored[0].pass_threshold
-            pairs = compare_runs(*sides, threshold=threshold, score=score, bounds=bounds)
-            changes, score = [after - before for _, before, after in pairs.by_row], pairs.score
+    runs = RunFinder(ctx)
+    stored = [open_run(runs, name) for name in (run, other) if name is not None]
+    aside = read(file_around(ctx.cwd)).of([each.dataset for each in stored]).active
+    score = score or stored[0].primary
+    bounds = stored[0].score_bounds
+    sides = [[r for r in each.outcomes() if r.status is not RolloutStatus.SKIPPED] for each in stored]
+    sides = [[r for r in rollouts if r.row_key not in aside] for rollouts in sides]
+    changes: list[float] = []
+    if other is not None:
+        threshold = stored[0].pass_threshold
+        pairs = compare_runs(*sides, threshold=threshold, score=score, bounds=bounds)
+        changes, score = [after - before for _, before, after in pairs.by_row], pairs.score
     names = list(dict.fromkeys(name for rollout in sides[0] for name in rollout.scores))
     score = score or next(iter(names), "reward")
     if score not in names:

@@ -160,10 +160,9 @@ def show(
     if place is None:
         return _show_run(ctx, run, LineQuery(limit, outcome, below))
     selector = RolloutPlace.parse(place)
-    with RunFinder(ctx) as runs:
-        stored = open_run(runs, run)
-        rollout = stored.find(selector.row, selector.attempt)
-        row = find_row(stored, rollout)
+    stored = open_run(RunFinder(ctx), run)
+    rollout = stored.find(selector.row, selector.attempt)
+    row = find_row(stored, rollout)
     artifacts = stored.artifacts(rollout) if isinstance(stored, LocalRun) else None
     head = f"{run} row {rollout.row_index} attempt {rollout.attempt}, {stored.where}"
 
@@ -180,20 +179,18 @@ def show(
 
 
 def _show_run(ctx: AppContext, run: str, query: LineQuery) -> ListResult:
-    with RunFinder(ctx) as runs:
-        lines, total = list_lines(open_run(runs, run), query)
-        steps = [NextStep("one of them", command=f"osmosis eval show {run} {lines[0]['place']}")] if lines else []
-        filtered = query.outcome is not None or query.below is not None
-        empty = f"run {run} has no such rollout" if filtered else f"run {run} has no rollouts yet"
-        more = len(lines) < total
-        result = ListResult(
-            lines, COLUMNS, empty=empty, total_count=total, has_more=more, next_steps=steps, more="--limit"
-        )
-        if ctx.mode is not Mode.RICH or filtered:
-            return result
-        figures = runs.find(
-            run, of_folder=lambda path: report(str(path)), of_platform=lambda _, name: run_info(ctx, "eval", name)
-        )
+    runs = RunFinder(ctx)
+    lines, total = list_lines(open_run(runs, run), query)
+    steps = [NextStep("one of them", command=f"osmosis eval show {run} {lines[0]['place']}")] if lines else []
+    filtered = query.outcome is not None or query.below is not None
+    empty = f"run {run} has no such rollout" if filtered else f"run {run} has no rollouts yet"
+    more = len(lines) < total
+    result = ListResult(lines, COLUMNS, empty=empty, total_count=total, has_more=more, next_steps=steps, more="--limit")
+    if ctx.mode is not Mode.RICH or filtered:
+        return result
+    figures = runs.find(
+        run, of_folder=lambda path: report(str(path)), of_platform=lambda _, name: run_info(ctx, "eval", name)
+    )
 
     def draw(console: Console) -> None:
         if isinstance(figures, DetailResult) and figures.human is not None:

@@ -115,43 +115,42 @@ def submit_checked(
         client = ctx.client()
     except AuthRequired as login:
         raise submit_checks.explain_login(options, workspace, config, login) from login
-    with client:
-        answers = PlatformAnswers.ask(client, config)
-        source = read_source(workspace.root)
-        case = SubmitCase(ctx, options, client, workspace, path, config, source, answers)
-        submit_checks.check_scope(case)
-        if errors := submit_checks.check_code(case):
-            raise submit_checks.explain_refusal(case, errors)
-        missing = submit_checks.find_secrets(case)
-        if missing and not ctx.interactive:
-            raise submit_checks.explain_refusal(case, [], missing)
-        for name in missing:
-            case.secrets[name] = prompts.hidden(ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
-        with suppress(NotFound):  # the submit says so, with everything else that is wrong
-            case.dataset_rows = answers.datasets["experiment"].result().row_count
-        case.config = options.select_all_rows(config, case.dataset_rows)
-        plan, verdict = describe_plan(case), check(case)
-        for key, value in {**plan, **verdict.lines}.items():
-            if value:
-                ctx.output.say(f"  {key:<9} {value}")
-        prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit")
-        case.push()
-        run = client.runs(options.kind).submit(build_body(case))
-        news = f"submitted {run.name}: {run.platform_url or ''}"
-        if run.sandbox:
-            ctx.output.say(f"  {'sandbox':<9} {run.sandbox}")
-        printed = {**_print_submit(case, run).to_dict(), **verdict.printed}
-        if not options.wait:
-            ctx.output.say(news)
-            steps = [NextStep("follow it", command=f"osmosis {NOUNS[options.kind]} wait {run.name}")]
-            steps += [NextStep("open", url=run.platform_url)] if run.platform_url else []
-            if isinstance(config, EvalConfig) and config.schedule is not None and case.snapshot is None:
-                command = f"osmosis eval schedules --stop {config.schedule_name}"
-                steps.append(NextStep(f"stop what repeats it every {config.schedule.every}", command=command))
-            message = f"{options.noun} run {run.name} is {run.status}"
-            return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)
-        detail = watch(ctx, client.runs(options.kind), run.name, news=news)
-        judged = judge_run(client, detail)
+    answers = PlatformAnswers.ask(client, config)
+    source = read_source(workspace.root)
+    case = SubmitCase(ctx, options, client, workspace, path, config, source, answers)
+    submit_checks.check_scope(case)
+    if errors := submit_checks.check_code(case):
+        raise submit_checks.explain_refusal(case, errors)
+    missing = submit_checks.find_secrets(case)
+    if missing and not ctx.interactive:
+        raise submit_checks.explain_refusal(case, [], missing)
+    for name in missing:
+        case.secrets[name] = prompts.hidden(ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
+    with suppress(NotFound):  # the submit says so, with everything else that is wrong
+        case.dataset_rows = answers.datasets["experiment"].result().row_count
+    case.config = options.select_all_rows(config, case.dataset_rows)
+    plan, verdict = describe_plan(case), check(case)
+    for key, value in {**plan, **verdict.lines}.items():
+        if value:
+            ctx.output.say(f"  {key:<9} {value}")
+    prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit")
+    case.push()
+    run = client.runs(options.kind).submit(build_body(case))
+    news = f"submitted {run.name}: {run.platform_url or ''}"
+    if run.sandbox:
+        ctx.output.say(f"  {'sandbox':<9} {run.sandbox}")
+    printed = {**_print_submit(case, run).to_dict(), **verdict.printed}
+    if not options.wait:
+        ctx.output.say(news)
+        steps = [NextStep("follow it", command=f"osmosis {NOUNS[options.kind]} wait {run.name}")]
+        steps += [NextStep("open", url=run.platform_url)] if run.platform_url else []
+        if isinstance(config, EvalConfig) and config.schedule is not None and case.snapshot is None:
+            command = f"osmosis eval schedules --stop {config.schedule_name}"
+            steps.append(NextStep(f"stop what repeats it every {config.schedule.every}", command=command))
+        message = f"{options.noun} run {run.name} is {run.status}"
+        return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)
+    detail = watch(ctx, client.runs(options.kind), run.name, news=news)
+    judged = judge_run(client, detail)
     operation, bar = f"{options.noun}.submit", options.fail_under
     return finished_result(operation, detail, fail_under=bar, judged=judged, resource=printed)
 

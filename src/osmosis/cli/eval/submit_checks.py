@@ -268,19 +268,19 @@ def explain_config(
         experiment: Experiment = model.model_validate(file.data.get("experiment"))
         source, environments = read_source(workspace.root), {"experiment": experiment}
         problems = _errors(_check(options, workspace.root, environments, None))
-        with ctx.client() as client:
-            has_remote = source is not None and source.identity is not None
-            state = client.sync.state() if has_remote else None
-            problems = _errors(_check(options, workspace.root, environments, state))
-            name = experiment.dataset
-            problems += _dataset_problems(lambda: client.datasets.get(name), name, "experiment.dataset")
-            table: object = file.data.get("secrets")
-            required = table.get("required") if isinstance(table, dict) else None
-            names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-            values = read_secrets_file(ctx, options.secrets_file) if options.secrets_file and names else {}
-            registered = {row.name for row in client.secrets.all()} if names else set()
-            available = {*values, *registered, *(name for name in names if ctx.environ.get(name))}
-            problems += _secret_problems([name for name in dict.fromkeys(names) if name not in available])
+        client = ctx.client()
+        has_remote = source is not None and source.identity is not None
+        state = client.sync.state() if has_remote else None
+        problems = _errors(_check(options, workspace.root, environments, state))
+        name = experiment.dataset
+        problems += _dataset_problems(lambda: client.datasets.get(name), name, "experiment.dataset")
+        table: object = file.data.get("secrets")
+        required = table.get("required") if isinstance(table, dict) else None
+        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        values = read_secrets_file(ctx, options.secrets_file) if options.secrets_file and names else {}
+        registered = {row.name for row in client.secrets.all()} if names else set()
+        available = {*values, *registered, *(name for name in names if ctx.environ.get(name))}
+        problems += _secret_problems([name for name in dict.fromkeys(names) if name not in available])
     except AuthRequired as login:
         problems.append(_login_problem(login))
     except (OsmosisError, PydanticError):

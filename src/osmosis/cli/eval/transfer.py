@@ -59,18 +59,18 @@ def download_run(
     into = None if labels_into is None else run_folder(labels_into, ctx.cwd)
     if into is not None and "annotations" not in types.split(","):
         types = f"{types},annotations"
-    with ctx.client() as client:
-        runs = client.runs(kind)
-        run = runs.get(name).run
-        folder = download_dir(ctx, run.name, output, kind)
-        folder = folder if output else _folder(folder, run.id)
-        files = runs.manifest(run.name, types=types, rows=rows).files
-        missing = [file for file in files if overwrite or not _present(folder, file)]
-        total = sum(file.size or 0 for file in missing)
-        if total > ASK_ABOVE:
-            prompts.agree(ctx, f"Fetch {len(missing)} files, {size(total)}?", operation)
-        with byte_progress(ctx, total, "fetching") as progress:
-            failed = _fetch_all(client, runs, run.name, folder, missing, progress)
+    client = ctx.client()
+    runs = client.runs(kind)
+    run = runs.get(name).run
+    folder = download_dir(ctx, run.name, output, kind)
+    folder = folder if output else _folder(folder, run.id)
+    files = runs.manifest(run.name, types=types, rows=rows).files
+    missing = [file for file in files if overwrite or not _present(folder, file)]
+    total = sum(file.size or 0 for file in missing)
+    if total > ASK_ABOVE:
+        prompts.agree(ctx, f"Fetch {len(missing)} files, {size(total)}?", operation)
+    with byte_progress(ctx, total, "fetching") as progress:
+        failed = _fetch_all(client, runs, run.name, folder, missing, progress)
     folder.mkdir(parents=True, exist_ok=True)
     note = {"id": run.id, "name": run.name, "url": run.platform_url}
     (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
@@ -184,7 +184,8 @@ def upload(
 
 def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> PrintedUpload:
     complete_report(journal)
-    with ctx.client() as client, TemporaryDirectory(prefix="osmosis-upload-") as folder:
+    client = ctx.client()
+    with TemporaryDirectory(prefix="osmosis-upload-") as folder:
         root = ctx.path(folder)
         manifest = export(journal, root)
         opened = client.imports.open({**manifest, "reimport": replace})

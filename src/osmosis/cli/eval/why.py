@@ -102,8 +102,9 @@ def why(
     """
     if worse is not None:
         return eval_bisect(name, worse, rows, score, max_rollouts)
-    with RunFinder(current()) as runs:
-        explanation = runs.find(name, of_platform=explain_remote, of_folder=lambda folder: explain(Journal(folder)))
+    explanation = RunFinder(current()).find(
+        name, of_platform=explain_remote, of_folder=lambda folder: explain(Journal(folder))
+    )
     resume = NextStep("resume it", command=f"osmosis eval resume {explanation.name}")
     steps = [resume] if explanation.state == "interrupted" else []
     return DetailResult(explanation.to_dict(), human=lambda console: _draw(console, explanation), next_steps=steps)

@@ -47,9 +47,9 @@ def add(
         message = f"{handle!r} is not a handle: use small letters, digits and -, a letter or digit first"
         raise ValidationError(message, hint=f"osmosis platform user add {better}")
     wish = NewPerson(handle=handle, email=email, name=name, operator=operator)
-    with ctx.client(scoped=False) as client:
-        row = client.people.add(wish)
-        link = client.people.link(handle, hours)
+    client = ctx.client(scoped=False)
+    row = client.people.add(wish)
+    link = client.people.link(handle, hours)
     joined = "".join(f", {role} of {workspace}" for workspace, role in row.workspaces.items())
     message = f"{handle} is added{joined}; this link logs them in once, within {hours} h:\n{link.url}"
     steps = [NextStep("invite them to a workspace", command=f"osmosis workspace members {handle}")]
@@ -63,8 +63,7 @@ def list_people() -> ListResult:
     Example:
         osmosis platform user list
     """
-    with current().client(scoped=False) as client:
-        rows = client.people.list()
+    rows = current().client(scoped=False).people.list()
     columns = [
         *build_columns("handle=Handle", "name=Name"),
         Column("email", "E-mail", wide=True),
@@ -87,8 +86,7 @@ def delete(
     """
     ctx = current()
     prompts.agree(ctx, f"Remove {handle} from the platform?", "platform.user.remove")
-    with ctx.client(scoped=False) as client:
-        client.people.remove(handle, heir)
+    ctx.client(scoped=False).people.remove(handle, heir)
     return OperationResult("platform.user.remove", f"{handle} is removed", {"handle": handle, "heir": heir})
 
 
@@ -110,12 +108,12 @@ def link(
     ctx = current()
     if undo:
         prompts.agree(ctx, f"Forget which account at the provider is {handle}'s?", "platform.user.unlink")
-    with ctx.client(scoped=False) as client:
-        if undo:
-            client.people.unlink(handle)
-            message = f"{handle} is linked again by whoever signs in with their verified address; sessions go on"
-            return OperationResult("platform.user.unlink", message, {"handle": handle})
-        issued = client.people.link(handle, hours)
+    client = ctx.client(scoped=False)
+    if undo:
+        client.people.unlink(handle)
+        message = f"{handle} is linked again by whoever signs in with their verified address; sessions go on"
+        return OperationResult("platform.user.unlink", message, {"handle": handle})
+    issued = client.people.link(handle, hours)
     message = f"this link logs {handle} in once, within {hours} h:\n{issued.url}"
     return OperationResult("platform.user.link", message, {"handle": handle, "url": issued.url, "hours": hours})
 
@@ -139,9 +137,10 @@ def audit_workspace(
     """
     ctx = current()
     count = None if output else limit
-    with ctx.client(scoped=not everywhere) as client:
-        entries = client.audit.entries(count=count, everywhere=everywhere, action=action, actor=by)
-        rows: list[AuditRow] = list(entries)
+    entries = ctx.client(scoped=not everywhere).audit.entries(
+        count=count, everywhere=everywhere, action=action, actor=by
+    )
+    rows: list[AuditRow] = list(entries)
     items = [row.to_dict() for row in rows]
     if output:
         write_text(ctx.path(output), "".join(f"{json.dumps(item)}\n" for item in items), mode=0o600)
@@ -183,8 +182,7 @@ def show_quota(
     if name is None:
         if limits:
             raise UsageError("--set needs the name of a workspace", hint="osmosis workspace quota demo --set runs=4")
-        with ctx.client() as client:
-            return _shown_quota(client.workspaces.quota())
+        return _shown_quota(ctx.client().workspaces.quota())
     values = dict(text.partition("=")[::2] for text in limits or [])
     keys = ("runs", "rollouts", "cpus", "memory", "gpus", "datasets", "storage")
     if unknown := sorted(set(values) - set(keys)):
@@ -196,8 +194,7 @@ def show_quota(
     except PydanticError as error:
         first = error.errors()[0]
         raise UsageError(f"--set {first['loc'][0]}: {first['msg']}", hint="--set runs=4") from error
-    with ctx.client(scoped=False) as client:
-        return _shown_quota(client.workspaces.set_quota(name, wish))
+    return _shown_quota(ctx.client(scoped=False).workspaces.set_quota(name, wish))
 
 
 def _shown_quota(use: QuotaUse) -> ListResult:

@@ -145,8 +145,7 @@ def open_pages(no_browser: Annotated[bool, Option(help="Print the link, do not o
         osmosis platform open --no-browser
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        link = client.accounts.browser_link()
+    link = ctx.client(scoped=False).accounts.browser_link()
     url = link.url
     opened = not no_browser and open_page(ctx, url)
     message = f"the link works once and expires in {link.expires_in // 60} minutes"

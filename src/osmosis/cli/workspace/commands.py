@@ -58,17 +58,17 @@ def members(
         prompts.agree(ctx, f"Remove {person} from the workspace?", "workspace.remove")
     word = role or "member"
     checked_role = check_word(word, ROLES, f"{word!r} is not a role: use one of {', '.join(ROLES)}")
-    with ctx.client() as client:
-        access, extra = client.members, scope_of(client)
-        if person is None:
-            return ListResult([row.to_dict() for row in access.list()], MEMBER_COLUMNS, extra=extra)
-        if delete:
-            access.remove(person)
-            return OperationResult("workspace.remove", f"{person} is removed", {"person": person}, extra=extra)
-        if role and person in {name for row in access.list() for name in (row.handle, row.email) if name}:
-            row = access.change(person, checked_role)
-            return OperationResult("workspace.role", f"{row.handle} is {row.role} now", row.to_dict(), extra=extra)
-        row = access.invite(person, checked_role)
+    client = ctx.client()
+    access, extra = client.members, scope_of(client)
+    if person is None:
+        return ListResult([row.to_dict() for row in access.list()], MEMBER_COLUMNS, extra=extra)
+    if delete:
+        access.remove(person)
+        return OperationResult("workspace.remove", f"{person} is removed", {"person": person}, extra=extra)
+    if role and person in {name for row in access.list() for name in (row.handle, row.email) if name}:
+        row = access.change(person, checked_role)
+        return OperationResult("workspace.role", f"{row.handle} is {row.role} now", row.to_dict(), extra=extra)
+    row = access.invite(person, checked_role)
     steps, message = [], f"{row.handle} is {row.role} now"
     if row.invited:
         message = f"{row.email} is invited as {row.role}, and joins when somebody with this address has an account here"
@@ -89,8 +89,7 @@ def list_workspaces() -> ListResult:
         osmosis workspace list
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        rows = client.workspaces.list()
+    rows = ctx.client(scoped=False).workspaces.list()
     active, source = _find_active(ctx, rows)
     items = [{**row.to_dict(), "current": row.name == active} for row in rows]
     columns = [
@@ -117,10 +116,8 @@ def current_workspace(
     """
     ctx = current()
     if with_webhook:
-        with ctx.client() as client:
-            return DetailResult(client.workspaces.webhook().to_dict(), title="webhook")
-    with ctx.client(scoped=False) as client:
-        rows = client.workspaces.list()
+        return DetailResult(ctx.client().workspaces.webhook().to_dict(), title="webhook")
+    rows = ctx.client(scoped=False).workspaces.list()
     name, source = _find_active(ctx, rows)
     row = next((row for row in rows if row.name == name), None)
     if row is None:
@@ -136,8 +133,7 @@ def switch(name: Name) -> OperationResult:
         osmosis workspace switch demo
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        row = _find(client, name)
+    row = _find(ctx.client(scoped=False), name)
     CredentialStore(ctx.environ).set_workspace(ctx.platform_url, name)
     message = f"the active workspace at {ctx.platform_url} is {name}"
     checkout = checkout_identity(ctx)
@@ -153,8 +149,7 @@ def create(name: Annotated[str, Argument(help="Letters, digits, - _ .")]) -> Ope
     Example:
         osmosis workspace create demo
     """
-    with current().client(scoped=False) as client:
-        row = client.workspaces.create(name)
+    row = current().client(scoped=False).workspaces.create(name)
     steps = [NextStep("create its folder", command=f"osmosis init {name}")]
     message = f"workspace {name} is created, its repository is {row.repository_url}"
     return OperationResult("workspace.create", message, row.to_dict(), next_steps=steps)
@@ -168,9 +163,9 @@ def rename(name: Name, new: Annotated[str, Argument(metavar="NEW", help="Letters
         osmosis workspace rename demo support-agents
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        _find(client, name)
-        row = client.workspaces.rename(name, new)
+    client = ctx.client(scoped=False)
+    _find(client, name)
+    row = client.workspaces.rename(name, new)
     credentials = CredentialStore(ctx.environ)
     if credentials.active_workspace(ctx.platform_url) == name:
         credentials.set_workspace(ctx.platform_url, row.name)
@@ -187,11 +182,11 @@ def delete(name: Name) -> OperationResult:
         osmosis workspace delete demo
     """
     ctx = current()
-    with ctx.client(scoped=False) as client:
-        row = _find(client, name)
-        question = f"Delete workspace {name} with its repository, runs, datasets, models and secrets?"
-        prompts.agree(ctx, question, "workspace.delete", default=False)
-        client.workspaces.delete(name)
+    client = ctx.client(scoped=False)
+    row = _find(client, name)
+    question = f"Delete workspace {name} with its repository, runs, datasets, models and secrets?"
+    prompts.agree(ctx, question, "workspace.delete", default=False)
+    client.workspaces.delete(name)
     credentials = CredentialStore(ctx.environ)
     if credentials.active_workspace(ctx.platform_url) == name:
         credentials.set_workspace(ctx.platform_url, None)
@@ -215,9 +210,9 @@ def connect(
     """
     ctx = current()
     url = repository_url or Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()
-    with ctx.client(scoped=False) as client:
-        _find(client, name)
-        row = client.workspaces.connect(name, url, secret)
+    client = ctx.client(scoped=False)
+    _find(client, name)
+    row = client.workspaces.connect(name, url, secret)
     return OperationResult("workspace.connect", f"workspace {name} is connected to {row.identity}", row.to_dict())
 
 

@@ -109,17 +109,16 @@ def _platform(
         login = login_of(ctx)
         facts["credentials"] = login.store if login else None
         facts["logged_in"] = bool(login and not login.expired)
-        with ctx.client(auth=facts["logged_in"]) as client:
-            health = client.health()
-            facts["reachable"], facts["version"] = True, health.get("version")
-            if not facts["logged_in"]:
-                state = "the login has expired:" if login else "not logged in to"
-                return facts, [Problem.warning("no-login", f"{state} {client.url}", "platform", "osmosis login")]
-            return facts, [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
+        client = ctx.client(auth=facts["logged_in"])
+        health = client.health()
+        facts["reachable"], facts["version"] = True, health.get("version")
+        if not facts["logged_in"]:
+            state = "the login has expired:" if login else "not logged in to"
+            return facts, [Problem.warning("no-login", f"{state} {client.url}", "platform", "osmosis login")]
+        return facts, [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
     except OsmosisError as error:
         if facts["url"]:
-            with ctx.client(auth=False, scoped=False) as client:
-                facts["reachable"] = client.healthy()
+            facts["reachable"] = ctx.client(auth=False, scoped=False).healthy()
         is_down = isinstance(error, NetworkError)
         severity = "warning" if is_down or isinstance(error, AuthRequired) else "error"
         return facts, [_from_error(error, "no-platform" if is_down else "platform", severity, "platform")]

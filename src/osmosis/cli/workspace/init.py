@@ -65,8 +65,6 @@ def init(
         hint = f"{error.hint + '; then: ' if error.hint else ''}{cd}osmosis init --here --platform"
         message = f"the workspace is in {dest}, but it is not connected to the platform: {error.message}"
         raise type(error)(message, **{**error.details, "hint": hint}) from error
-    finally:
-        client.close()
     return _result(ctx, created, connected, template)
 
 
@@ -95,9 +93,9 @@ def _client(ctx: AppContext, connect: bool | None) -> PlatformClient | None:
     if connect is False:
         return None
     try:
-        with ctx.client(auth=True, scoped=False) as client:
-            client.health()
-        return ctx.client(auth=True, scoped=False)
+        client = ctx.client(scoped=False)
+        client.health()
+        return client
     except (AuthRequired, NetworkError, PlatformError) as error:
         if connect:
             raise

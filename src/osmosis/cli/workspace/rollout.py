@@ -142,8 +142,7 @@ def _list_local(workspace: Workspace) -> list[dict[str, object]]:
 
 def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[SyncedRollout]:
     try:
-        with ctx.client() as client:
-            return client.sync.rollouts(branch=branch)
+        return ctx.client().sync.rollouts(branch=branch)
     except (AuthRequired, NetworkError, NotFound, Forbidden, ValidationError) as error:
         if required or branch:
             raise

@@ -54,25 +54,25 @@ def _platform(ctx: AppContext) -> tuple[SyncState | None, list[JsonObject], dict
     facts: dict[str, object] = {"url": None, "reachable": False, "note": None}
     try:
         facts["url"] = ctx.platform_url
-        with ctx.client() as client:
-            client.health()
-            facts["reachable"] = True
-            state = client.sync.state()
-            if not state.connected:
-                facts["note"] = "does not know this repository"
-                return state, [], facts
-            runs = [
-                {
-                    "kind": each.whole.kind,
-                    "name": row.name,
-                    "status": row.status,
-                    "created_at": row.created_at,
-                    "platform_url": row.platform_url,
-                }
-                for each in (client.evals, client.trainings)
-                for row in each.page(limit=3).rows
-            ]
-            return state, sorted(runs, key=lambda row: str(row["created_at"]), reverse=True)[:3], facts
+        client = ctx.client()
+        client.health()
+        facts["reachable"] = True
+        state = client.sync.state()
+        if not state.connected:
+            facts["note"] = "does not know this repository"
+            return state, [], facts
+        runs = [
+            {
+                "kind": each.whole.kind,
+                "name": row.name,
+                "status": row.status,
+                "created_at": row.created_at,
+                "platform_url": row.platform_url,
+            }
+            for each in (client.evals, client.trainings)
+            for row in each.page(limit=3).rows
+        ]
+        return state, sorted(runs, key=lambda row: str(row["created_at"]), reverse=True)[:3], facts
     except OsmosisError as error:
         facts["note"] = error.message
         facts["hint"] = error.hint
@@ -159,25 +159,25 @@ def sync(
         return compare_sync()
     ctx = current()
     source = _source(ctx)
-    with ctx.client() as client:
-        if not client.sync.state().connected:
-            problem = preflight.unknown_remote(source)
-            raise NotFound(problem.what, hint=problem.fix)
-        if not wait:
-            client.sync.start()
-            state = client.sync.state()
-        elif source is not None and source.commit:
-            head = preflight.detached(source, source.default_branch) if source.detached else None
-            if finding := head or preflight.unpushed(source):
-                raise Conflict(finding.what, hint=finding.fix)
-            commit, branch = source.commit, source.branch
+    client = ctx.client()
+    if not client.sync.state().connected:
+        problem = preflight.unknown_remote(source)
+        raise NotFound(problem.what, hint=problem.fix)
+    if not wait:
+        client.sync.start()
+        state = client.sync.state()
+    elif source is not None and source.commit:
+        head = preflight.detached(source, source.default_branch) if source.detached else None
+        if finding := head or preflight.unpushed(source):
+            raise Conflict(finding.what, hint=finding.fix)
+        commit, branch = source.commit, source.branch
 
-            def report(status: str) -> None:
-                ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})")
+        def report(status: str) -> None:
+            ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})")
 
-            state = client.sync.wait_for(commit, branch, timeout_s=timeout, report=report)
-        else:
-            state = client.sync.wait_until_done(timeout_s=timeout)
+        state = client.sync.wait_for(commit, branch, timeout_s=timeout, report=report)
+    else:
+        state = client.sync.wait_until_done(timeout_s=timeout)
     body = _body(state, source)
     synced = state.synced(source.branch if source else None)
     have = f"the platform has {synced[:10]}" if synced else "the platform has no commit yet"
@@ -188,8 +188,7 @@ def sync(
 def compare_sync() -> DetailResult:
     ctx = current()
     source = _source(ctx)
-    with ctx.client() as client:
-        state = client.sync.state(rollouts=True)
+    state = ctx.client().sync.state(rollouts=True)
     body = _body(state, source)
     steps = _steps(state, source)
     return DetailResult(body, title="Git Sync", human=lambda console: _draw_sync(console, body), next_steps=steps)
