@@ -16,6 +16,15 @@ from osmosis.records.api.workspaces import check_workspace_name
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+\Z")
 
+# Built once: most requests ask one of them, and building it costs as much as asking.
+_IS_MEMBER = tables.Member.user_id == sa.bindparam("user")
+_MINE = sa.select(tables.Workspace, tables.Member.role).join(tables.Member).where(_IS_MEMBER)
+_BY_NAME = _MINE.where(tables.Workspace.name == sa.bindparam("name"))
+_BY_ID = _MINE.where(tables.Workspace.id == sa.bindparam("id"))
+_LISTED = sa.select(tables.Workspace, tables.Member.role, tables.Repository).join_from(tables.Workspace, tables.Member)
+_LISTED = _LISTED.outerjoin(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+_LISTED = _LISTED.where(_IS_MEMBER).order_by(tables.Workspace.name)
+
 
 def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
     _check_new_name(session, name)
@@ -51,11 +60,7 @@ def delete(session: Session, workspace: tables.Workspace) -> None:
 def list_workspaces(
     session: Session, user: tables.User
 ) -> list[tuple[tables.Workspace, str, tables.Repository | None]]:
-    workspace, member, repository = tables.Workspace, tables.Member, tables.Repository
-    query = sa.select(workspace, member.role, repository).join_from(workspace, member)
-    query = query.outerjoin(repository, repository.workspace_id == workspace.id)
-    query = query.where(member.user_id == user.id).order_by(workspace.name)
-    return [(row, role, connected) for row, role, connected in session.execute(query)]
+    return [(row, role, connected) for row, role, connected in session.execute(_LISTED, {"user": user.id})]
 
 
 def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
@@ -64,24 +69,16 @@ def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
 
 
 def by_name(session: Session, user: tables.User, name: str, action: Action = "read") -> tuple[tables.Workspace, str]:
-    for workspace, role in _with_role(session, user, tables.Workspace.name == name):
+    for workspace, role in session.execute(_BY_NAME, {"user": user.id, "name": name}):
         require(role, action)
         return workspace, role
     raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
 
 
 def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[tables.Workspace, str]:
-    for workspace, role in _with_role(session, user, tables.Workspace.id == workspace_id):
+    for workspace, role in session.execute(_BY_ID, {"user": user.id, "id": workspace_id}):
         return workspace, role
     raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
-
-
-def _with_role(
-    session: Session, user: tables.User, condition: sa.ColumnElement[bool]
-) -> list[tuple[tables.Workspace, str]]:
-    query = sa.select(tables.Workspace, tables.Member.role).join(tables.Member)
-    pairs = session.execute(query.where(tables.Member.user_id == user.id, condition))
-    return [(workspace, role) for workspace, role in pairs]
 
 
 def require(role: str, action: Action) -> None:
@@ -115,7 +112,7 @@ def resolve(
         hint = "connect it: osmosis workspace connect, or add --workspace NAME"
         message = f"no workspace on this platform is connected to {identity}"
         raise Forbidden(message, hint=hint, code="GIT_REPOSITORY_NOT_CONNECTED")
-    mine = {workspace.id: (workspace, role) for workspace, role in _with_role(session, user, sa.true())}
+    mine = {workspace.id: (workspace, role) for workspace, role in session.execute(_MINE, {"user": user.id})}
     for workspace_id in workspace_ids:
         if workspace_id in mine:
             return mine[workspace_id]
