@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from email.message import Message
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -45,9 +46,14 @@ class HttpReply:
 
     @property
     def charset(self) -> str | None:
-        message = Message()
-        message["content-type"] = self.headers.get("content-type", "")
-        return message.get_content_charset()
+        return _parse_charset(self.headers.get("content-type", ""))
+
+
+@lru_cache(maxsize=64)
+def _parse_charset(content_type: str) -> str | None:
+    message = Message()
+    message["content-type"] = content_type
+    return message.get_content_charset()
 
 
 @dataclass(slots=True)
