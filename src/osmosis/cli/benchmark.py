@@ -13,7 +13,7 @@ from osmosis.cli.core.render import draw_list
 from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
 from osmosis.cli.eval.follow import AGENT_COLUMNS
 from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName, OutputFile, Overwrite, run_info
-from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
+from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, config_argument, submit_checked
 from osmosis.cli.eval.submit_checks import SubmitCase, SubmitOptions
 from osmosis.cli.eval.transfer import download_run
 from osmosis.errors import NotFound
@@ -83,13 +83,7 @@ def show(
 
 @dataclass(frozen=True)
 class BenchmarkFlags(SharedFlags):
-    config: Annotated[
-        str | None,
-        Argument(
-            help="A config under configs/benchmark/, by path or name [default: the only one]",
-            autocompletion=completion.benchmark_configs,
-        ),
-    ] = None
+    config: Annotated[str | None, config_argument("benchmark")] = None
 
 
 @app.command()

@@ -35,7 +35,9 @@ from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
 ConfigArgument = Annotated[
     str | None,
-    Argument(help="A config of configs/optimize/ [default: the only one]", autocompletion=completion.optimize_configs),
+    Argument(
+        help="A config of configs/optimize/ [default: the only one]", autocompletion=completion.configs_of("optimize")
+    ),
 ]
 QUESTION = "Write these texts to the working tree?"
 

@@ -19,7 +19,7 @@ from osmosis.cli.core.render import draw_curves, new_table
 from osmosis.cli.core.results import DetailResult, ListResult, NextStep, OperationResult, clean
 from osmosis.cli.eval.follow import watch
 from osmosis.cli.eval.runs import CHECKPOINT_COLUMNS, OutputFile, TrainName, run_state, write_json
-from osmosis.cli.eval.submit import SubmitFlags, SubmitVerdict, submit_config
+from osmosis.cli.eval.submit import SubmitFlags, SubmitVerdict, config_argument, submit_config
 from osmosis.cli.eval.submit_checks import SubmitCase, SubmitOptions, explain_refusal
 from osmosis.client import PlatformClient
 from osmosis.errors import NotFound, PlatformError, UsageError, ValidationError
@@ -38,13 +38,7 @@ REWARD_WARNINGS = 3
 
 @dataclass(frozen=True)
 class TrainSubmitFlags(SubmitFlags):
-    config: Annotated[
-        str | None,
-        Argument(
-            help="A config under configs/training/, by path or name [default: the only one]",
-            autocompletion=completion.training_configs,
-        ),
-    ] = None
+    config: Annotated[str | None, config_argument("training")] = None
     force: Annotated[bool, Option("--force", help="Submit although the evaluation leaves nothing to learn")] = False
     probe: Annotated[
         int | None,

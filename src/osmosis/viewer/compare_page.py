@@ -14,10 +14,10 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import RowQuarantine, SortedOut
 from osmosis.viewer.charts import training_compare_page
 from osmosis.viewer.conversation import build_turns, fold_same
-from osmosis.viewer.diff import CodeChange, diff_words
+from osmosis.viewer.diff import diff_code, diff_words
 from osmosis.viewer.history import BASELINE_TAG
 from osmosis.viewer.page import Page, QueryParams, pretty
-from osmosis.viewer.run_source import Library, RunSource, RunState
+from osmosis.viewer.run_source import CodePair, Library, RunSource, RunState
 from osmosis.viewer.search import Search
 
 MAX_RUNS = 12
@@ -78,8 +78,8 @@ def parse_run_pair(params: QueryParams) -> tuple[str, str]:
     return ids[0], ids[1]
 
 
-def code_page(change: CodeChange, names: tuple[str, str], params: QueryParams) -> Page:
-    values = {"change": change, "names": names, "back": _compare_url(*parse_run_pair(params))}
+def code_page(pair: CodePair, params: QueryParams) -> Page:
+    values = {"change": diff_code(pair), "names": pair.names, "back": _compare_url(*parse_run_pair(params))}
     return Page("compare_code.html", values, ("change", "names"))
 
 
@@ -257,19 +257,18 @@ def _pair_page(sources: Mapping[str, RunSource], params: QueryParams, quarantine
     number = keys.index((row, attempt)) if (row, attempt) in keys else len(flips)
     before, after = flips[number - 1 : number] if number else [], flips[number + 1 : number + 2]
     near = [_flip_url(near[0], a, b, params) if near else "" for near in (before, after)]
-    expected = sources[b].table().search.dataset_row(row, records[1].hashes.get("row"))
     places = zip(sides, row_indexes, strict=True)
     urls = [f"{side.state.url}/rollouts/{row_index}/{attempt}" for side, row_index in places]
-    values = {"near": near, "expected": expected, "back": _compare_url(a, b), "urls": urls}
-    values["reward"] = next(iter(sources[b].table().search.score_names()), "")
-    return build_pair_page(sides, records, (row, attempt), values)
+    values = {"row": row, "attempt": attempt, "near": near, "back": _compare_url(a, b), "urls": urls}
+    return build_pair_page(sides, records, sources[b].table().search, values)
 
 
 def build_pair_page(
-    sides: Sequence[Side], records: Sequence[Rollout], position: tuple[int, int], values: Mapping[str, object]
+    sides: Sequence[Side], records: Sequence[Rollout], search: Search, values: Mapping[str, object]
 ) -> Page:
-    row, attempt = position
-    both = {"sides": sides, "records": records, "row": row, "attempt": attempt}
+    both: dict[str, object] = {"sides": sides, "records": records}
+    both["expected"] = search.dataset_row(records[1].row_index, records[1].hashes.get("row"))
+    both["reward"] = next(iter(search.score_names()), "")
     left, right = conversations = [build_turns(record.messages) for record in records]
     fold_same(left, right)
     both["conversations"] = conversations

@@ -109,12 +109,9 @@ def _pair_page(source: RunSource, key: RolloutKey, other: RolloutKey) -> Page:
     records = [Rollout.model_validate_json(source.rollout(*each)) for each in pair]
     names = [f"step {each[2]}" if key[2] != other[2] else f"attempt {each[1]}" for each in pair]
     sides = [Side(run.url, replace(run, name=name), None, None) for name in names]
-    search = source.table().search
-    expected = search.dataset_row(key[0], records[1].hashes.get("row"))
-    urls = [rollout_url(run, each) for each in pair]
-    values = {"near": ("", ""), "expected": expected, "back": rollout_url(run, key), "urls": urls, "run": run}
-    values["reward"] = next(iter(search.score_names()), "")
-    return build_pair_page(sides, records, (key[0], key[1]), values)
+    values = {"row": key[0], "attempt": key[1], "near": ("", ""), "back": rollout_url(run, key), "run": run}
+    values["urls"] = [rollout_url(run, each) for each in pair]
+    return build_pair_page(sides, records, source.table().search, values)
 
 
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> dict[str, str] | None:

@@ -24,7 +24,7 @@ from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer.charts import SMOOTHING, ChartedRun, build_charts, histogram
 from osmosis.viewer.compare_page import code_page, compare_page, parse_run_pair
-from osmosis.viewer.diff import diff_code, split_files
+from osmosis.viewer.diff import split_files
 from osmosis.viewer.history import history_page
 from osmosis.viewer.index import IndexProgress
 from osmosis.viewer.page import STATIC, Document, Page, QueryParams, pretty, run_header, to_record
@@ -169,20 +169,21 @@ RUN_PAGES: dict[str, Callable[[RunSource, QueryParams], Page | Document]] = {
 }
 
 
+LIBRARY_PAGES: dict[str, Callable[[Library, QueryParams], Page]] = {
+    "": runs_page,
+    "index": runs_page,
+    "compare": compare_page,
+    "compare/code": lambda library, params: code_page(library.code(*parse_run_pair(params)), params),
+    "history": history_page,
+    "decisions": lambda library, params: Page("decisions.html", {"found": library.decisions()}, ("found",)),
+}
+
+
 def build_page(library: Library, path: str, params: QueryParams) -> Page | Document:
     path = path.strip("/")
     page = path.removesuffix(".json")
-    if page in ("", "index"):
-        return select_format(runs_page(library, params), path)
-    if page == "compare":
-        return select_format(compare_page(library, params), path)
-    if page == "compare/code":
-        pair = library.code(*parse_run_pair(params))
-        return select_format(code_page(diff_code(pair), pair.names, params), path)
-    if page == "history":
-        return select_format(history_page(library, params), path)
-    if page == "decisions":
-        return select_format(Page("decisions.html", {"found": library.decisions()}, ("found",)), path)
+    if page in LIBRARY_PAGES:
+        return select_format(LIBRARY_PAGES[page](library, params), path)
     head, _, rest = path.partition("/")
     if head == "decisions" and rest:
         return select_format(decision_page(library, rest.removesuffix(".json")), path)

@@ -14,9 +14,8 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page
-from osmosis.viewer.diff import CodeChange
 from osmosis.viewer.page import Document, Page, QueryParams, build_environment
-from osmosis.viewer.run_source import CodeVersion, Fact, Origin, RunSettings, RunState
+from osmosis.viewer.run_source import CodePair, CodeVersion, Fact, Origin, RunSettings, RunState
 from support.kept_run import KeptRun, Shelf
 from support.platform_data import report, rollout, timeout
 
@@ -87,7 +86,7 @@ def test_the_older_run_is_the_baseline_unless_another_is_marked_or_chosen(shelf:
     shelf.kept["b"].marks = Marks(tags=["baseline"])
     assert order("run=c&run=b&run=a") == "bac"
     assert order("run=c&run=b&run=a&baseline=c") == "cab"
-    back = code_page(CodeChange(), ("b", "a"), asked("run=b&run=a")).values["back"]
+    back = code_page(CodePair(("b", "a"), (None, None)), asked("run=b&run=a")).values["back"]
     assert order(str(back).partition("?")[2]) == "ba"
 
 

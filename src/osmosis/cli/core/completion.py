@@ -85,6 +85,10 @@ def _completer(list_names: Callable[[AppContext], Iterable[Suggestion]]) -> Comp
     return complete
 
 
+def configs_of(kind: str) -> Completer:
+    return _completer(lambda ctx: _list_configs(ctx, [kind]))
+
+
 def nothing(ctx: typer.Context) -> list[Suggestion]:
     return []
 
@@ -155,11 +159,7 @@ def _list_remote(ctx: AppContext, path: str, key: str, name: str, text: str) -> 
 
 local_runs = _completer(_list_local_runs)
 runs = _completer(_list_runs)
-eval_configs = _completer(lambda ctx: _list_configs(ctx, ["eval"]))
 eval_configs_and_sets = _completer(lambda ctx: [*_list_configs(ctx, ["eval"]), *_list_sets(ctx)])
-training_configs = _completer(lambda ctx: _list_configs(ctx, ["training"]))
-benchmark_configs = _completer(lambda ctx: _list_configs(ctx, ["benchmark"]))
-optimize_configs = _completer(lambda ctx: _list_configs(ctx, ["optimize"]))
 configs = _completer(lambda ctx: _list_configs(ctx, ["eval", "training", "optimize"]))
 sets = _completer(_list_sets)
 rollouts = _completer(lambda ctx: ((folder.name, "rollout") for folder in _find_workspace(ctx).rollouts()))

@@ -51,7 +51,8 @@ class DecideFlags:
         ),
     ] = field(default_factory=list)
     config: Annotated[
-        str | None, Option("--config", "-c", help="Config [default: the only]", autocompletion=completion.eval_configs)
+        str | None,
+        Option("--config", "-c", help="Config [default: the only]", autocompletion=completion.configs_of("eval")),
     ] = None
     max_cost: Annotated[float | None, Option(help="Spend at most this many USD, all arms together.")] = None
     max_rollouts: Annotated[int | None, Option(min=2, help="Run at most N [each row once in each arm].")] = None

@@ -28,6 +28,11 @@ from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 FEW_ROWS = 20
 
 
+def config_argument(kind: str) -> object:
+    text = f"A config under configs/{kind}/, by path or name [default: the only one]"
+    return Argument(help=text, autocompletion=completion.configs_of(kind))
+
+
 @dataclass(frozen=True)
 class SharedFlags:
     wait: Annotated[bool, Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
@@ -47,13 +52,7 @@ class SubmitFlags(SharedFlags):
 
 @dataclass(frozen=True)
 class EvalSubmitFlags(SubmitFlags):
-    config: Annotated[
-        str | None,
-        Argument(
-            help="A config under configs/eval/, by path or name [default: the only one]",
-            autocompletion=completion.eval_configs,
-        ),
-    ] = None
+    config: Annotated[str | None, config_argument("eval")] = None
     base_url: BaseUrl = None
     api_key_env: ApiKeyEnv = None
     n: Annotated[int | None, Option(min=1, help="Attempts per row [default: the config's]")] = None

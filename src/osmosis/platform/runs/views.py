@@ -165,19 +165,16 @@ def pass_at_k(primary: ScoreReport | None) -> list[run_api.PassAtKPoint]:
 def build_metrics(session: Session, run: tables.Run) -> run_api.EvalMetrics:
     report = report_of(run)
     stored = tally_of(session, run.id)
-    results = _results(run, report) if report else None
+    unscored = {"failed": stored.count(RolloutStatus.FAILED), "skipped": stored.count(RolloutStatus.SKIPPED)}
+    results = _results(run, report) if report else run_api.RunResults(graded=0, passed=0, total_tokens=0, **unscored)
     attempts = run.config.get("evaluation", {}).get("n", 1)
-    overview = run_api.EvalOverview(
+    overview = run_api.EvalOverview.from_row(
+        results,
         duration_ms=lifecycle.duration_ms(run),
         total_samples=run.sampled_rows * attempts,
         completed_samples=stored.total,
-        graded=results.graded if results else 0,
-        passed=results.passed if results else 0,
-        failed=results.failed if results else stored.count(RolloutStatus.FAILED),
-        skipped=results.skipped if results else stored.count(RolloutStatus.SKIPPED),
-        pass_rate=results.pass_rate if results else None,
         pass_threshold=run.config.get("evaluation", {}).get("pass_threshold"),
-        tokens_used=results.total_tokens if results else 0,
+        tokens_used=results.total_tokens,
     )
     return run_api.EvalMetrics(
         status=run.status,

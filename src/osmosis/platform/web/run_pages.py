@@ -30,7 +30,6 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
-from osmosis.viewer.diff import diff_code
 from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.routes import next_url, parse_annotation, parse_marks
 
@@ -188,7 +187,7 @@ def several_runs_page(request: Request, viewer: ViewerDep, params: ParamsDep) ->
 def code_difference(request: Request, viewer: ViewerDep, params: ParamsDep) -> Response:
     with viewer.platform.db.read() as session:
         pair = DatabaseLibrary(session, viewer.platform, viewer).code(*parse_run_pair(params))
-    answer = routes.select_format(code_page(diff_code(pair), pair.names, params), request.url.path)
+    answer = routes.select_format(code_page(pair, params), request.url.path)
     return render_framed(answer, viewer, here="runs")
 
 
