@@ -183,7 +183,6 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
         "params": params,
         "filtered": not query.plain,
         "outcomes": OUTCOMES,
-        "quick": _quick_views(run),
         "many": many,
     }
     final = run.over and table.progress.complete
@@ -250,20 +249,6 @@ def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> d
 def _choice_title(name: str, column: TableColumn) -> str:
     kind, _, rest = name.partition(":")
     return f"{kind} {short_name(rest) if kind == 'score' else rest}" if rest else column.title
-
-
-def _quick_views(run: RunState) -> list[tuple[str, str]]:
-    views = (
-        ("Attempts disagree", {"agree": "no"}),
-        ("Lowest reward", {"sort": "reward"}),
-        ("Most tokens", {"sort": "tokens"}),
-        ("Slowest", {"sort": "duration"}),
-        ("Labelled", {"label": "*"}),
-        ("To label", {"label": "-"}),
-        ("Least sure", {"label": "-", "sort": "unsure", "by": "rollout"}),
-        ("Disagreeing", {"label": "-", "agree": "no"}),
-    )
-    return [(name, f"{run.url}/rollouts?{urlencode(query)}") for name, query in views]
 
 
 def export_rollouts(source: RunSource, params: QueryParams, kind: str) -> Document:
