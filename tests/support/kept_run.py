@@ -14,7 +14,6 @@ from osmosis.viewer.index import IndexProgress, RolloutIndex
 from osmosis.viewer.run_source import (
     CheckpointLine,
     CodePair,
-    Link,
     Origin,
     RolloutTable,
     RunCard,
@@ -52,7 +51,7 @@ class KeptRun:
         return self.run
 
     def context(self) -> RunContext:
-        return RunContext((Link("Runs", "/"),), author=self.author, marks=self.marks)
+        return RunContext(in_list=True, author=self.author, marks=self.marks)
 
     def report(self) -> Report | None:
         return self.found

@@ -101,15 +101,12 @@ class DatabaseRun:
         return self._state
 
     def context(self) -> run_source.RunContext:
-        name = self.workspace.name
-        crumbs = (run_source.Link("Runs", "/"), run_source.Link(name, f"/?workspace={quote(name, safe='')}"))
-        marks_url = f"/runs/{self.run.id}/marks" if self.author else ""
         return run_source.RunContext(
-            crumbs,
-            tuple(self._actions()),
+            in_list=True,
+            workspace=self.workspace.name,
+            actions=tuple(self._actions()),
             author=self.author,
             marks=rollouts.get_marks(self.run),
-            marks_url=marks_url,
             can_add_rows=accounts.may(self.role, "data"),
             artifacts=self._artifacts,
         )
@@ -120,21 +117,16 @@ class DatabaseRun:
             url = sign_url(self.platform, f"{folder}/{path}", method="GET")
             yield run_source.Artifact(path, size, url.removeprefix(self.platform.settings.url))
 
-    def _actions(self) -> Iterator[run_source.Action]:
-        run, url = self.run, f"/runs/{self.run.id}"
-        over = RunStatus(run.status).over
+    def _actions(self) -> Iterator[str]:
+        over = RunStatus(self.run.status).over
         if accounts.may(self.role, "run"):
             if not over:
-                stopping = run.stop_requested_at is not None
-                yield run_source.Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
+                yield "stop"
             elif self._can_retry():
-                help_text = "Runs failed and missing rollouts again; keeps the others"
-                yield run_source.Action("Retry failed rollouts", f"{url}/retry", help_text)
-            help_text = "Links with which people without an account read it"
-            yield run_source.Action("Share", f"{url}/share", help_text, method="get")
+                yield "retry"
+            yield "share"
         if over and accounts.may(self.role, "delete"):
-            question = f"Delete {run.name} and everything it produced?"
-            yield run_source.Action("Delete", f"{url}/delete", question=question)
+            yield "delete"
 
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:

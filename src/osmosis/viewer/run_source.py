@@ -88,22 +88,6 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    text: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    label: str
-    url: str
-    help: str = ""
-    enabled: bool = True
-    question: str = ""
-    method: str = "post"
-
-
-@dataclass(frozen=True, slots=True)
 class Fact:
     label: str
     text: str | datetime | None
@@ -156,12 +140,12 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    crumbs: Sequence[Link] = field(default_factory=tuple)
-    actions: Sequence[Action] = field(default_factory=tuple)
+    in_list: bool = False  # True where there is a list of runs, and a history of rows
+    workspace: str = ""
+    actions: Sequence[str] = ()  # What the viewer may do: stop, retry, share, delete
     tabs: Sequence[str] = ("rollouts", "config", "logs")
-    author: str | None = None
+    author: str | None = None  # Name of the viewer; None if they may not annotate or mark it
     marks: Marks = field(default_factory=Marks)
-    marks_url: str = ""
     can_add_rows: bool = False
     branches: Callable[[str], Sequence[Branched]] | None = None
     artifacts: Callable[[Rollout], Iterable[Artifact]] = field(default=lambda rollout: ())

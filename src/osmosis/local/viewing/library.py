@@ -138,7 +138,7 @@ class RemoteRun(IndexedRun):
     def context(self) -> run_source.RunContext:
         run = self._detail.run
         marks = Marks(tags=run.tags or [], note=run.note or "", pinned=bool(run.pinned))
-        return run_source.RunContext((run_source.Link("Runs", "/"),), marks=marks)
+        return run_source.RunContext(in_list=True, marks=marks)
 
     def report(self) -> Report | None:
         return self._detail.report

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from urllib.parse import quote
 
 from osmosis.base import safe_open
 from osmosis.base.jsonable import JsonObject
@@ -178,12 +177,13 @@ class LocalRun(IndexedRun):
         )
 
     def context(self) -> run_source.RunContext:
-        marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""
-        tabs = ("rollouts", "config")
-        crumbs, marks = (run_source.Link("Runs", "/"),), marks_of(self.folder)
-        branches = partial(find_branches, self.folder.parent)
         return run_source.RunContext(
-            crumbs, (), tabs, self.author, marks, marks_url, branches=branches, artifacts=self._artifacts
+            in_list=True,
+            tabs=("rollouts", "config"),
+            author=self.author,
+            marks=marks_of(self.folder),
+            branches=partial(find_branches, self.folder.parent),
+            artifacts=self._artifacts,
         )
 
     def _artifacts(self, rollout: Rollout) -> Iterator[run_source.Artifact]:
