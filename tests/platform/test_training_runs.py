@@ -111,6 +111,8 @@ def test_default_lengths_adapt_to_what_the_base_model_can_read(ready, typed: Any
     run = ready.json("POST", "training-runs", json={**body, "training_config": {"rollout_batch_size": 4, **typed}})
     stored = ready.json("GET", f"training-runs/{run['name']}")["config"]["training"]
     assert (stored["max_prompt_length"], stored["max_response_length"]) == lengths
+    said = [line["message"] for line in ready.json("GET", f"training-runs/{run['name']}/logs")["logs"]]
+    assert f"prompts and answers of at most {lengths[0]} and {lengths[1]} tokens, 4 prompts a step" in said
 
 
 def test_a_run_goes_on_or_starts_once_more(ready) -> None:

@@ -338,6 +338,10 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
     lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {total} rows{drawn}")
+    if isinstance(config, TrainingConfig):  # as settled: defaults adapt to the model and the dataset
+        lengths = f"{config.training.max_prompt_length} and {config.training.max_response_length} tokens"
+        batch = config.training.rollout_batch_size
+        lifecycle.log(session, run, f"prompts and answers of at most {lengths}, {batch} prompts a step")
     secrets.store_for_run(session, vault, run, user_id, request.given)
     audit.note(session, order.who, "run.submit", run.name, workspace=workspace, kind=kind)
     if isinstance(config, EvalConfig) and config.schedule is not None and order.who is not None:
