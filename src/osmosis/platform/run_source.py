@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.git import find_web_page
 from osmosis.datasets.row_file import RowPart
-from osmosis.errors import NotFound, OsmosisError
+from osmosis.errors import OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
@@ -300,15 +300,11 @@ class SharedRun(DatabaseRun):
 def find_run(
     session: Session, platform: Platform, actor: Actor, run_id: str, action: accounts.Action = "read"
 ) -> DatabaseRun:
-    run = session.get(tables.Run, run_id)
-    is_submitted = run is not None and run.kind in lifecycle.SUBMITTED
-    role = workspaces.role_of(session, actor.user.id, run.workspace_id) if run is not None else None
-    if run is None or not is_submitted or role is None:
-        message = "no such run"
-        raise NotFound(message, hint="it may have been deleted, or it belongs to a workspace you are not a member of")
-    workspaces.require(role, action)
+    stored = session.get(tables.Run, run_id)
+    submitted = stored if stored is not None and stored.kind in lifecycle.SUBMITTED else None
+    run, workspace, role = workspaces.admit(session, actor.user, submitted, "run", action)
     author = actor.user.name if accounts.may(role, "run") else None
-    return DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id), role, author)
+    return DatabaseRun(session, platform, run, workspace, role, author)
 
 
 @dataclass(frozen=True)

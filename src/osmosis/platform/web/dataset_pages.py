@@ -6,7 +6,7 @@ from fastapi import Form, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from osmosis.errors import NotFound, OsmosisError
+from osmosis.errors import OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, production, service as datasets
@@ -28,13 +28,7 @@ CALLS_PER_PAGE = 25
 def _find_dataset(
     session: Session, viewer: Viewer, id_: str, action: Action
 ) -> tuple[tables.Dataset, tables.Workspace, str]:
-    dataset = session.get(tables.Dataset, id_)
-    role = workspaces.role_of(session, viewer.user.id, dataset.workspace_id) if dataset is not None else None
-    if dataset is None or role is None:
-        message = "no such dataset"
-        raise NotFound(message, hint="it may have been deleted, or it belongs to a workspace you are not a member of")
-    workspaces.require(role, action)
-    return dataset, session.get_one(tables.Workspace, dataset.workspace_id), role
+    return workspaces.admit(session, viewer.user, session.get(tables.Dataset, id_), "dataset", action)
 
 
 @router.get("/{workspace}/datasets")

@@ -13,7 +13,7 @@ from osmosis.platform.runs import views
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
-from osmosis.records.api.accounts import may
+from osmosis.records.api.accounts import Action, may
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.viewer.page import Page
@@ -92,8 +92,7 @@ def _build_page(viewer: Viewer, model_id: str) -> tuple[Page, str]:
 @router.post("/models/{model_id}/{action}")
 def change(viewer: PosterDep, model_id: str, action: str) -> Response:
     with viewer.platform.db.write() as session:
-        model = _find(session, viewer, model_id)
-        workspaces.require(model.role, "run")
+        model = _find(session, viewer, model_id, "run")
         if action == "deploy":
             deployments.deploy(session, viewer.platform, model.workspace, viewer.user, model.name)
         elif action == "undeploy":
@@ -104,16 +103,11 @@ def change(viewer: PosterDep, model_id: str, action: str) -> Response:
     return redirect(f"/models/{quote(model_id, safe='')}")
 
 
-def _find(session: Session, viewer: Viewer, model_id: str) -> ShownModel:
+def _find(session: Session, viewer: Viewer, model_id: str, action: Action = "read") -> ShownModel:
     base = session.get(tables.BaseModel, model_id)
     checkpoint = session.get(tables.Checkpoint, model_id) if base is None else None
     run = session.get(tables.Run, checkpoint.run_id) if checkpoint is not None else None
-    workspace_id = base.workspace_id if base is not None else run.workspace_id if run is not None else None
-    role = workspaces.role_of(session, viewer.user.id, workspace_id) if workspace_id is not None else None
-    if workspace_id is None or role is None:
-        hint = "it may have been deleted, or it belongs to a workspace you are not a member of"
-        raise NotFound("no such model", hint=hint)
-    workspace = session.get_one(tables.Workspace, workspace_id)
+    _, workspace, role = workspaces.admit(session, viewer.user, base or run, "model", action)
     name = base.name if base is not None else checkpoint.name if checkpoint is not None else ""
     return ShownModel(name, workspace, role, base, checkpoint, run)
 

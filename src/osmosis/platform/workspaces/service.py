@@ -2,6 +2,7 @@
 row is locked while members change, so that two owners cannot remove each other at once."""
 
 import re
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from osmosis.platform.workspaces import secrets
 from osmosis.records.api.accounts import ROLES, RULES, Action, MemberRow, Role, may
 from osmosis.records.api.workspaces import check_workspace_name
 
+Owned = TypeVar("Owned", bound="tables.Run | tables.Dataset | tables.BaseModel")
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+\Z")
 
 # Built once: most requests ask one of them, and building it costs as much as asking.
@@ -79,6 +81,18 @@ def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[table
     for workspace, role in session.execute(_BY_ID, {"user": user.id, "id": workspace_id}):
         return workspace, role
     raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
+
+
+def admit(
+    session: Session, user: tables.User, row: Owned | None, what: str, action: Action = "read"
+) -> tuple[Owned, tables.Workspace, str]:
+    """Return a row that was found by its id, its workspace and the person's role there; raise NotFound, Forbidden."""
+    role = role_of(session, user.id, row.workspace_id) if row is not None else None
+    if row is None or role is None:
+        hint = "it may have been deleted, or it belongs to a workspace you are not a member of"
+        raise NotFound(f"no such {what}", hint=hint)
+    require(role, action)
+    return row, session.get_one(tables.Workspace, row.workspace_id), role
 
 
 def require(role: str, action: Action) -> None:
