@@ -234,4 +234,5 @@ def _locate_repository(root: Path, repository: StoredRepository) -> mirror.Repos
     path = root / repository.path
     if root.resolve() not in path.resolve().parents:
         raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
-    return mirror.RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)
+    remote = mirror.Remote(repository.url)
+    return mirror.RepositoryFolder(repository.id, repository.kind, remote, path, repository.default_branch)

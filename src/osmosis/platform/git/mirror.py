@@ -87,29 +87,17 @@ class Branch:
 class RepositoryFolder:
     id: str
     kind: str
-    url: str
+    remote: Remote
     path: Path
     default_branch: str
-    trusted: bool = False
-    credential: str = field(default="", repr=False)
     until: float = math.inf
     limit_s: float = math.inf
 
     @classmethod
     def of(cls, repository: tables.Repository, settings: PlatformSettings) -> "RepositoryFolder":
-        return cls(
-            repository.id,
-            repository.kind,
-            repository.url,
-            settings.located(repository.path),
-            repository.default_branch,
-            repository.trusted,
-            get_credential(repository, settings),
-        )
-
-    @property
-    def remote(self) -> Remote:
-        return Remote(self.url, self.trusted, self.credential)
+        remote = Remote(repository.url, repository.trusted, get_credential(repository, settings))
+        path = settings.located(repository.path)
+        return cls(repository.id, repository.kind, remote, path, repository.default_branch)
 
     def git(self, environ: Mapping[str, str], **settings: str) -> Git:
         timeout_s = self.seconds(COMMAND_TIMEOUT_S)
@@ -168,7 +156,7 @@ def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
         return None
     with reaching(folder.remote, settings) as environ:
         git = Git.bare(None, environ, timeout_s=folder.seconds(COMMAND_TIMEOUT_S))
-        symref = git.run("ls-remote", "--symref", "--", folder.url, "HEAD")
+        symref = git.run("ls-remote", "--symref", "--", folder.remote.url, "HEAD")
         refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
         _fetch(folder, settings, environ, "--prune", refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
@@ -182,7 +170,7 @@ def _fetch(
     timeout_s = folder.seconds(FETCH_TIMEOUT_S)
     git = replace(Git.bare(folder.path, environ, timeout_s=timeout_s), max_file_bytes=limit)
     try:
-        git.run("fetch", "--quiet", flag, "--no-tags", "--no-write-fetch-head", "--", folder.url, *refspecs)
+        git.run("fetch", "--quiet", flag, "--no-tags", "--no-write-fetch-head", "--", folder.remote.url, *refspecs)
     except GitTooLarge:
         for left in (folder.path / "objects" / "pack").glob("tmp_*"):
             left.unlink(missing_ok=True)

@@ -252,8 +252,7 @@ def code_for_run(
     with db.read() as session:
         folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)
-    named = environments["experiment"]
-    code = _resolve(folder, branches, settings, branch=named.branch, commit_sha=named.commit_sha)
+    code = _resolve(folder, branches, settings, environments["experiment"])
     for table, environment in environments.items():
         _check_entrypoint(folder, settings, code.commit_sha, environment, table)
     return replace(code, quarantine=_quarantine(folder, settings, code.commit_sha))
@@ -274,20 +273,15 @@ def _quarantine(folder: RepositoryFolder, settings: PlatformSettings, commit: st
 
 
 def _resolve(
-    folder: RepositoryFolder,
-    branches: dict[str, str],
-    settings: PlatformSettings,
-    *,
-    branch: str | None,
-    commit_sha: str | None,
+    folder: RepositoryFolder, branches: dict[str, str], settings: PlatformSettings, named: Experiment
 ) -> CodeRef:
-    if commit_sha:
-        full = mirror.find_commit(folder, commit_sha, settings)
+    if named.commit_sha:
+        full = mirror.find_commit(folder, named.commit_sha, settings)
         if full is None:
-            message = f"commit {commit_sha} is not in the connected repository"
+            message = f"commit {named.commit_sha} is not in the connected repository"
             raise _wrong("commit_sha", message, "push it, or pin another commit")
         return CodeRef(full, None)
-    name = branch or folder.default_branch
+    name = named.branch or folder.default_branch
     commit = branches.get(name)
     if commit is None or mirror.branch_head(folder, name, settings.environ) is None:
         reason = "no longer exists" if commit else "was never synced"
