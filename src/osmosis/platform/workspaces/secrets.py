@@ -1,7 +1,7 @@
 """Secrets of a workspace. A personal one shadows the workspace's, a value given with a run both."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -24,8 +24,7 @@ def check_name(name: str) -> None:
         raise ValidationError(f"{name!r} is not a secret name", hint=hint, field="name")
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     workspace_id: str
     scope: str
     owner_id: str
@@ -50,10 +49,7 @@ def store(session: Session, vault: Vault, slot: Slot, value: str, user_id: str |
         raise ValidationError(message, field="value")
     row, now = _find(session, slot), utc_now()
     if row is None:
-        row = tables.Secret(
-            workspace_id=slot.workspace_id, scope=slot.scope, owner_id=slot.owner_id, name=slot.name, version=0
-        )
-        row.creator_id, row.created_at = user_id, now
+        row = tables.Secret(**slot._asdict(), version=0, creator_id=user_id, created_at=now)
         session.add(row)
     row.version += 1
     sealed = vault.seal(value, row.about)
@@ -162,7 +158,4 @@ def _open(vault: Vault, row: tables.Secret) -> str:
 
 
 def _find(session: Session, slot: Slot) -> tables.Secret | None:
-    query = sa.select(tables.Secret).filter_by(
-        workspace_id=slot.workspace_id, scope=slot.scope, owner_id=slot.owner_id, name=slot.name
-    )
-    return session.scalars(query).first()
+    return session.scalars(sa.select(tables.Secret).filter_by(**slot._asdict())).first()
