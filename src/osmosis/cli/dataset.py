@@ -16,7 +16,6 @@ from osmosis.cli.core.connect import Cursor, Everything, Limit, Lines, Offset, P
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list, pairs, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
-from osmosis.cli.eval.transfer import byte_progress
 from osmosis.datasets.row_file import write_rows
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.local.run_options import run_folder
@@ -129,7 +128,7 @@ def upload(
         raise Conflict(message, hint=hint, existing_dataset_id=present.id)
     if present:
         prompts.agree(ctx, f"Replace dataset {path.stem}?", "dataset.upload")
-    with byte_progress(ctx, path.stat().st_size, path.name) as moved:
+    with ctx.output.bar(path.name, path.stat().st_size, in_bytes=True) as moved:
         row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
     deadline = time.monotonic() + READY_TIMEOUT_S
     while row.in_progress and time.monotonic() < deadline:
@@ -316,7 +315,7 @@ def download(
     target = target / file_name if target.is_dir() else target
     if target.exists() and not overwrite:
         raise Conflict(f"{target} exists", hint=f"osmosis dataset download {name} --overwrite")
-    with byte_progress(ctx, row.file_size or 0, file_name) as moved:
+    with ctx.output.bar(file_name, row.file_size or 0, in_bytes=True) as moved:
         client.datasets.download(name, target, moved)
     resource = {"name": row.file_name, "path": str(target), "bytes": target.stat().st_size}
     return OperationResult("dataset.download", f"dataset {name} is in {target}", resource)

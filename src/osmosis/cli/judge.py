@@ -13,7 +13,7 @@ from osmosis.cli.core.prompts import agree
 from osmosis.cli.core.render import print_text, table
 from osmosis.cli.core.results import Column, DetailResult, ListResult, build_columns
 from osmosis.cli.eval.plan import parse_price
-from osmosis.cli.eval.rubric import ConcurrencyOption, judging_progress
+from osmosis.cli.eval.rubric import ConcurrencyOption
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import AnnotationFile, Journal
 from osmosis.engine.load_agent import close_scorers, load_scorers
@@ -212,8 +212,8 @@ def compare(
         if max_cost is None and (cost or (cost is None and not is_loopback(judging.spec.base_url))):
             agree(ctx, "Ask the judge?", "judge.compare")
     try:
-        with judging_progress(ctx, len(judging.open)) as advance:
-            comparison = asyncio.run(judging.run(concurrency, max_cost, advance))
+        with ctx.output.bar("judging", len(judging.open)) as advance:
+            comparison = asyncio.run(judging.run(concurrency, max_cost, lambda _: advance(1)))
     except KeyboardInterrupt:
         ctx.output.say("every verdict so far is saved; the same command goes on", style="yellow")
         raise

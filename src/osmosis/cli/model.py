@@ -16,7 +16,6 @@ from osmosis.cli.core.connect import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.follow import log_result
-from osmosis.cli.eval.transfer import byte_progress
 from osmosis.client import PlatformClient
 from osmosis.client.files import Kind, announce_file
 from osmosis.errors import NotFound, PlatformError, UsageError, ValidationError
@@ -96,7 +95,7 @@ def upload(
     files = list_model_files(source)
     called = name or source.resolve().name
     client = ctx.client()
-    with byte_progress(ctx, facts.size, f"reading {called}") as read:
+    with ctx.output.bar(f"reading {called}", facts.size, in_bytes=True) as read:
         listed = []
         for path in files:
             listed.append(announce_file(path))
@@ -106,7 +105,7 @@ def upload(
     if waiting.status == "ready":
         message = f"base model {called} is already on the platform, with the same files"
         return OperationResult("model.upload", message, {**waiting.to_dict(), "uploaded": False})
-    with byte_progress(ctx, missing, f"sending {called}") as moved:
+    with ctx.output.bar(f"sending {called}", missing, in_bytes=True) as moved:
         row = client.models.send(waiting, source, moved)
     steps = [NextStep("train it", command=f'model_path = "{called}" in configs/training/NAME.toml')]
     template = "" if facts.chat_template else ", no chat template (training needs one)"
@@ -142,7 +141,7 @@ def download(
     folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
     total = sum(file.size for file in listing.files)
     prompts.agree(ctx, f"Download {len(listing.files)} files, {size(total)}, to {folder}?", "model.download")
-    with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
+    with ctx.output.bar(f"fetching {listing.name}", total, in_bytes=True) as moved:
         fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
     resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}
     resource |= {"base_model": listing.base_model, "files": len(fetched), "files_fetched": sum(fetched)}
@@ -176,7 +175,7 @@ def _download_gguf(ctx: AppContext, name: str, output: Path | None, precision: s
 def fetch_to_cache(ctx: AppContext, client: PlatformClient, kind: Kind, row: ModelRow) -> Path:
     listing = client.models.files(kind, row.model_name or "")
     folder = paths.cache_dir(ctx.environ) / "models" / kind / (row.id or listing.name)
-    with byte_progress(ctx, sum(file.size for file in listing.files), f"fetching {listing.name}") as moved:
+    with ctx.output.bar(f"fetching {listing.name}", sum(file.size for file in listing.files), in_bytes=True) as moved:
         for file in listing.files:
             client.models.fetch(file, folder, moved)
     return folder

@@ -2,7 +2,8 @@
 escaped."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, TextIO
 
@@ -102,6 +103,24 @@ class Output:
             emoji=False,
             soft_wrap=not terminal,
         )
+
+    @contextmanager
+    def bar(
+        self, label: str, total: int, *, done: int = 0, in_bytes: bool = False
+    ) -> "Iterator[Callable[[int], None]]":
+        """Draw a bar for people while something long goes on; what it yields takes how much more is done."""
+        if not self.live or total < (1024 * 1024 if in_bytes else 2):
+            yield lambda count: None
+            return
+        from rich import progress  # programs do not wait for it
+
+        text = progress.TextColumn("{task.description}", markup=False)
+        in_numbers = (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
+        figures = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if in_bytes else in_numbers
+        columns = (text, progress.BarColumn(), *figures)
+        with progress.Progress(*columns, console=self.console(stderr=True), transient=True) as bars:
+            task = bars.add_task(label, total=total, completed=done)
+            yield lambda count: bars.advance(task, count)
 
     @property
     def live(self) -> bool:

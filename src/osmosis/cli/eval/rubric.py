@@ -7,8 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -220,8 +219,8 @@ def _judge(ctx: AppContext, job: rubric_run.RubricJob, target: Path, *, resume: 
     if done:
         ctx.output.say(f"{done} of {job.total} judgements are already done")
     try:
-        with judging_progress(ctx, job.total, done) as advance:
-            runs = asyncio.run(rubric_run.run_rubric(job, folder, resume=resume, on_run=advance))
+        with ctx.output.bar("judging", job.total, done=done) as advance:
+            runs = asyncio.run(rubric_run.run_rubric(job, folder, resume=resume, on_run=lambda _: advance(1)))
     except KeyboardInterrupt:
         if resume:
             done = rubric_run.judged_already(job, folder)
@@ -234,19 +233,6 @@ def _judge(ctx: AppContext, job: rubric_run.RubricJob, target: Path, *, resume: 
     if not resume and all(run.scored for run in runs):
         rubric_run.remove_run(target)  # there is nothing to resume
     return runs
-
-
-@contextmanager
-def judging_progress(ctx: AppContext, total: int, done: int = 0) -> Iterator[Callable[[object], None]]:
-    if not ctx.output.live or total < 2:
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=ctx.output.console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        yield lambda _: bar.advance(task)
 
 
 def _result(

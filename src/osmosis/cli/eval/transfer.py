@@ -3,9 +3,7 @@ sent."""
 
 import hashlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -69,7 +67,7 @@ def download_run(
     total = sum(file.size or 0 for file in missing)
     if total > ASK_ABOVE:
         prompts.agree(ctx, f"Fetch {len(missing)} files, {size(total)}?", operation)
-    with byte_progress(ctx, total, "fetching") as progress:
+    with ctx.output.bar("fetching", total, in_bytes=True) as progress:
         failed = _fetch_all(client, runs, run.name, folder, missing, progress)
     folder.mkdir(parents=True, exist_ok=True)
     note = {"id": run.id, "name": run.name, "url": run.platform_url}
@@ -148,19 +146,6 @@ def _fetch_all(
     return failed
 
 
-@contextmanager
-def byte_progress(ctx: AppContext, total: int, label: str) -> Iterator[Progress]:
-    if not ctx.output.live or total < 1024 * 1024:
-        yield lambda count: None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress as Bars, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bars(*columns, console=ctx.output.console(stderr=True), transient=True) as bars:
-        task = bars.add_task(label, total=total)
-        yield lambda count: bars.advance(task, count)
-
-
 def upload(
     name: Annotated[str, Argument(help="A finished local run, or its folder", autocompletion=completion.local_runs)],
     replace: Annotated[bool, Option(help="Replace this run's earlier upload")] = False,
@@ -191,7 +176,7 @@ def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> P
         opened = client.imports.open({**manifest, "reimport": replace})
         already, pending = opened.finalized, opened.pending
         if not already:
-            with byte_progress(ctx, sum(file.size or 0 for file in pending), journal.folder.name) as moved:
+            with ctx.output.bar(journal.folder.name, sum(file.size or 0 for file in pending), in_bytes=True) as moved:
                 opened = client.imports.send(opened, root, moved)
         written = marks_of(journal.folder)
         if written != Marks() and opened.eval_run_name:
