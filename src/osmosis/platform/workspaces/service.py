@@ -84,13 +84,13 @@ def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[table
 
 
 def admit(
-    session: Session, user: tables.User, row: Owned | None, what: str, action: Action = "read"
+    session: Session, user: tables.User, row: Owned | None, noun: str, action: Action = "read"
 ) -> tuple[Owned, tables.Workspace, str]:
     """Return a row that was found by its id, its workspace and the person's role there; raise NotFound, Forbidden."""
     role = role_of(session, user.id, row.workspace_id) if row is not None else None
     if row is None or role is None:
         hint = "it may have been deleted, or it belongs to a workspace you are not a member of"
-        raise NotFound(f"no such {what}", hint=hint)
+        raise NotFound(f"no such {noun}", hint=hint)
     require(role, action)
     return row, session.get_one(tables.Workspace, row.workspace_id), role
 
