@@ -5,7 +5,6 @@ A terminal's login ends there, too.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
+from support.browser import Visit, expect, running_chromium
 from support.openid_issuer import OpenIdIssuer, openid_issuer
 from support.platform_app import RunningPlatform, running_platform
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
@@ -56,16 +53,14 @@ def test_a_terminal_and_its_browser_log_in_and_out(platform: RunningPlatform, tm
             line = login.stdout.readline()
             assert line, said
             said += line
-        with playwright.sync_playwright() as driver:
-            chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            page = chromium.new_page()
-            complaints: list[str] = []
-            page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        with running_chromium() as chromium:
+            visit = Visit(chromium.new_context(), platform.url)
+            page = visit.page
             page.goto(found[1])
             page.get_by_role("link", name="Log in with Example").click()
             page.get_by_role("button", name="Continue as Ada").click()
             page.get_by_role("button", name="Approve").click()
-            playwright.expect(page.get_by_role("status")).to_contain_text("approved")
+            expect(page.get_by_role("status")).to_contain_text("approved")
             rest, _ = login.communicate(timeout=60)
             assert login.returncode == 0, rest
             with platform.parts.db.read() as session:
@@ -73,9 +68,8 @@ def test_a_terminal_and_its_browser_log_in_and_out(platform: RunningPlatform, tm
                 assert "ada" in [token.user.handle for token in made]
             page.get_by_role("button", name="Log out").click()
             page.get_by_role("link", name="Log out of Example, too").click()
-            playwright.expect(page.get_by_role("link", name="Log in with Example")).to_be_visible()
-            assert complaints == []
-            chromium.close()
+            expect(page.get_by_role("link", name="Log in with Example")).to_be_visible()
+            assert visit.complaints == []
     finally:
         if login.poll() is None:
             login.kill()

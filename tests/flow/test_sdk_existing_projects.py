@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
-from support.server import running_app
+from support.server import answering, running_app
 from support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -343,15 +343,8 @@ async def judge() -> AsyncIterator[tuple[str, list[Any]]]:
         body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
         return web.json_response(body)
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", completions)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1", asked
-    finally:
-        await runner.cleanup()
+    async with answering(completions, "/v1/chat/completions") as url:
+        yield f"{url}/v1", asked
 
 
 WORKFLOW_MAIN = """

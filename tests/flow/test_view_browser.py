@@ -15,16 +15,15 @@ import pytest
 from osmosis.datasets.scan import row_hash
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.rollout import Rollout
+from support.browser import Visit, expect, running_chromium
 from support.page_checks import axe_rules, findings
 from support.platform_data import rollout, timeout
 from support.stored_run import stored_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="the rules of axe are not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ROWS = 60
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
+pytestmark = pytest.mark.browser
 
 
 def made(right: set[int]) -> list[Rollout]:
@@ -78,10 +77,8 @@ def link(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -92,26 +89,6 @@ def state(chromium: Any, link: str) -> Any:
     found = context.storage_state()
     context.close()
     return found
-
-
-class Visit:
-    """A page, and everything that the browser complained about."""
-
-    def __init__(self, context: Any, url: str) -> None:
-        self.page = context.new_page()
-        self.url = url
-        self.complaints: list[str] = []
-        self.page.on("console", self._note)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-
-    def _note(self, said: Any) -> None:
-        if said.type in ("error", "warning"):
-            self.complaints.append(said.text)
-
-    def go(self, path: str) -> Any:
-        self.page.goto(self.url + path)
-        return self.page
 
 
 @pytest.fixture
@@ -127,65 +104,65 @@ def test_rows_are_found_and_read_one_after_the_other(visit: Visit) -> None:
     page = visit.go("/")
     page.get_by_role("link", name="after").click()
     page.get_by_role("link", name="Rollouts", exact=True).click()
-    playwright.expect(page.locator("tbody tr")).to_have_count(50)
+    expect(page.locator("tbody tr")).to_have_count(50)
     page.keyboard.press("/")
     page.keyboard.type('"times 4" -timeout')
     page.keyboard.press("Enter")
-    playwright.expect(page.get_by_text("rollouts match")).to_contain_text("59 rows")
+    expect(page.get_by_text("rollouts match")).to_contain_text("59 rows")
     page.get_by_label("Outcome").select_option("not-passed")
     page.locator("summary", has_text="Columns").click()
     page.get_by_label("row level").check()
     page.get_by_role("button", name="Show").click()
-    playwright.expect(page.locator("thead")).to_contain_text("level")
-    playwright.expect(page.locator("tbody tr")).to_have_count(12)
+    expect(page.locator("thead")).to_contain_text("level")
+    expect(page.locator("tbody tr")).to_have_count(12)
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
     page.keyboard.press("j")
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 10, attempt 1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 10, attempt 1")
     page.keyboard.press("k")
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
     page.keyboard.press("f")
     page.keyboard.press("u")
-    playwright.expect(page.get_by_label("Search")).to_have_value('"times 4" -timeout')
+    expect(page.get_by_label("Search")).to_have_value('"times 4" -timeout')
 
 
 def test_a_rollout_is_whole_and_its_messages_have_addresses(visit: Visit) -> None:
     page = visit.go("/runs/after/rollouts/0/0#m4")
-    playwright.expect(page.locator("#m4")).to_be_in_viewport()
-    playwright.expect(page.locator("#m4 strong", has_text="The product")).to_be_visible()
-    playwright.expect(page.locator("#m4 table")).to_be_visible()
-    playwright.expect(page.locator("#m4 .said img")).to_have_count(0)
-    playwright.expect(page.locator("#m2 .result")).to_contain_text('"result": 6')
-    playwright.expect(page.locator(".compared")).to_contain_text("Expected")
+    expect(page.locator("#m4")).to_be_in_viewport()
+    expect(page.locator("#m4 strong", has_text="The product")).to_be_visible()
+    expect(page.locator("#m4 table")).to_be_visible()
+    expect(page.locator("#m4 .said img")).to_have_count(0)
+    expect(page.locator("#m2 .result")).to_contain_text('"result": 6')
+    expect(page.locator(".compared")).to_contain_text("Expected")
     page.evaluate("document.activeElement.blur()")
     for _ in range(3):
         page.keyboard.press("n")
     assert page.evaluate("document.activeElement.id") == "m2"
     page.keyboard.press("?")
-    playwright.expect(page.get_by_role("dialog")).to_contain_text("next failure")
+    expect(page.get_by_role("dialog")).to_contain_text("next failure")
     page.keyboard.press("Escape")
-    playwright.expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_long_conversation_is_found_through_and_read_beside_another(visit: Visit) -> None:
     page = visit.go("/runs/after/rollouts/1/0")
     outline = page.get_by_role("navigation", name="Messages")
     outline.get_by_role("link").nth(30).click()
-    playwright.expect(page.locator("#m31 .pre")).to_be_visible()
-    playwright.expect(outline.locator("a[aria-current]")).to_have_count(1)
+    expect(page.locator("#m31 .pre")).to_be_visible()
+    expect(outline.locator("a[aria-current]")).to_have_count(1)
     page.get_by_label("Find").fill("3th TIME")
-    playwright.expect(page.locator("#find-count")).to_have_text("4 in 4 messages")
+    expect(page.locator("#find-count")).to_have_text("4 in 4 messages")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
-    playwright.expect(page.locator("#find-count")).to_have_text("2 of 4")
-    playwright.expect(page.locator("#m17")).to_be_in_viewport()
+    expect(page.locator("#find-count")).to_have_text("2 of 4")
+    expect(page.locator("#m17")).to_be_in_viewport()
     page.get_by_label("attempt 1 beside this one").click()
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 1")
-    playwright.expect(page.locator(".pair .turn.same")).to_have_count(2)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 1")
+    expect(page.locator(".pair .turn.same")).to_have_count(2)
     page.get_by_role("link", name="Where they part").click()
-    playwright.expect(page.locator("#a1 .pre")).to_be_visible()
+    expect(page.locator("#a1 .pre")).to_be_visible()
 
 
 def test_a_label_is_kept_beside_the_journal(visit: Visit, runs: Path) -> None:
@@ -195,9 +172,9 @@ def test_a_label_is_kept_beside_the_journal(visit: Visit, runs: Path) -> None:
     page.keyboard.type("wrong")
     page.get_by_label("Comment").fill("the tool was not needed <b>")
     page.get_by_role("button", name="Save").click()
-    playwright.expect(page.locator("#judgement")).to_contain_text("the tool was not needed <b>")
+    expect(page.locator("#judgement")).to_contain_text("the tool was not needed <b>")
     page.goto(f"{visit.url}/runs/after/rollouts?label=wrong")
-    playwright.expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_have_count(1)
     (line,) = (runs / "after" / "annotations.jsonl").read_text().splitlines()
     said = Annotation.model_validate_json(line)
     assert (said.place, said.label, said.author, said.rollout_id) == ((0, 1, 1), "wrong", "ada", "r-1-1")
@@ -206,7 +183,7 @@ def test_a_label_is_kept_beside_the_journal(visit: Visit, runs: Path) -> None:
     page.get_by_label("Label", exact=True).fill("")
     page.get_by_label("Comment").fill("")
     page.get_by_role("button", name="Save").click()
-    playwright.expect(page.locator("#judgement")).not_to_contain_text("ada")
+    expect(page.locator("#judgement")).not_to_contain_text("ada")
 
 
 def test_two_runs_are_compared_and_a_change_is_read(visit: Visit) -> None:
@@ -214,10 +191,10 @@ def test_two_runs_are_compared_and_a_change_is_read(visit: Visit) -> None:
     page.get_by_label("compare before").check()
     page.get_by_label("compare after").check()
     page.get_by_role("button", name="Compare the chosen runs").click()
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Compare 2 runs")
-    playwright.expect(page.locator(".plot circle").first).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare 2 runs")
+    expect(page.locator(".plot circle").first).to_be_visible()
     page.locator("#flips tbody a").first.click()
-    playwright.expect(page.locator(".pair > section")).to_have_count(2)
+    expect(page.locator(".pair > section")).to_have_count(2)
     first = page.url
     page.keyboard.press("j")
     page.wait_for_url(lambda url: url != first)
@@ -229,14 +206,14 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Pat
     try:
         page = visit.go("/runs/going")
         page.evaluate("window.sameDocument = true")
-        playwright.expect(page.locator(".state")).to_contain_text(f"2 of {ROWS * 2} rollouts")
+        expect(page.locator(".state")).to_contain_text(f"2 of {ROWS * 2} rollouts")
         journal.append_all(made(set())[2:6])
-        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
+        expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
         assert page.evaluate("window.sameDocument") is True
         page.get_by_role("link", name="Rollouts", exact=True).click()
-        playwright.expect(page.locator("tbody tr")).to_have_count(3)
+        expect(page.locator("tbody tr")).to_have_count(3)
         journal.append_all(made(set())[8:10])
-        playwright.expect(page.locator("tbody tr")).to_have_count(4, timeout=60_000)
+        expect(page.locator("tbody tr")).to_have_count(4, timeout=60_000)
         counted = re.findall(r"\d+", page.locator("nav[aria-label=Views]").inner_text())
         assert sum(map(int, counted)) == page.locator("tbody .dot").count() == 8, "one event has table and counts"
         assert run["sessions"]
@@ -265,7 +242,7 @@ def test_a_stream_whose_first_request_fails_is_asked_for_again(visit: Visit, run
         visit.page.route("**/events*", first_fails)
         page = visit.go("/runs/going")
         journal.append_all(made(set())[2:6])
-        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
+        expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
         assert failed
         visit.complaints.clear()  # the browser's about the request that failed
     finally:
@@ -286,7 +263,7 @@ def test_a_page_follows_its_run_however_late_its_scripts_come(visit: Visit, runs
         visit.page.route("**/hx-sse-*.js*", late)
         page = visit.go("/runs/going")
         journal.append_all(made(set())[2:6])
-        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
+        expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
     finally:
         journal.close()
         shutil.rmtree(runs / "going")
@@ -315,8 +292,8 @@ def test_pages_work_without_scripts(visit: Visit) -> None:
     page.get_by_label("Search").fill('"5 times 3"')
     page.get_by_role("button", name="Show").click()
     page.locator("tbody th a").click()
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 3, attempt 0")
-    playwright.expect(page.locator("#m4")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 3, attempt 0")
+    expect(page.locator("#m4")).to_be_visible()
 
 
 def test_an_export_is_read_from_the_disk(chromium: Any, runs: Path, tmp_path: Path) -> None:
@@ -331,15 +308,15 @@ def test_an_export_is_read_from_the_disk(chromium: Any, runs: Path, tmp_path: Pa
     page.get_by_role("link", name="after").click()
     page.get_by_role("link", name="Rollouts", exact=True).click()
     page.get_by_role("link", name="Next").click()
-    playwright.expect(page.locator("tbody tr")).to_have_count(10)
+    expect(page.locator("tbody tr")).to_have_count(10)
     page.locator("tbody th a").first.click()
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 0")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 0")
     page.keyboard.press("j")
-    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 1")
     assert page.evaluate("getComputedStyle(document.body).margin") == "0px", "the style sheet is found"
     page.goto(visit.url + "/index.html")
     page.get_by_role("link", name="Compare these runs").click()
     page.locator("#flips tbody a").first.click()
-    playwright.expect(page.locator(".pair > section")).to_have_count(2)
+    expect(page.locator(".pair > section")).to_have_count(2)
     assert visit.complaints == []
     context.close()

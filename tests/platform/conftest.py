@@ -40,6 +40,23 @@ class Site:
         assert answer.status_code == expect, answer.text
         return answer.json() if answer.content else None
 
+    def stored(self, query: sa.Select[Any]) -> list[Any]:
+        """The rows that the database has, or the values of one column."""
+        with self.platform.db.read() as session:
+            return list(session.scalars(query))
+
+    def only(self, query: sa.Select[Any]) -> Any:
+        (found,) = self.stored(query)
+        return found
+
+    def row(self, table: type[Any], id: str, **more: Any) -> Any:
+        with self.platform.db.read() as session:
+            return session.get_one(table, id, **more)
+
+    @property
+    def workspace_id(self) -> str:
+        return str(self.only(sa.select(tables.Workspace.id).where(tables.Workspace.name == "demo")))
+
     def announce(self, name: str, content: bytes, extension: str = "jsonl", **extra: Any) -> dict[str, Any]:
         """Create the dataset and send its file, in one piece or in parts as told; not completed."""
         body = {"file_name": name, "file_size": len(content), "extension": extension, **extra}

@@ -58,8 +58,7 @@ def test_whatever_changes_something_leaves_an_entry() -> None:
 
 
 def entries(site) -> list[tables.AuditEntry]:
-    with site.platform.db.read() as session:
-        return list(session.scalars(sa.select(tables.AuditEntry).order_by(tables.AuditEntry.id)))
+    return site.stored(sa.select(tables.AuditEntry).order_by(tables.AuditEntry.id))
 
 
 def test_an_entry_says_who_what_when_from_where(ready) -> None:

@@ -81,8 +81,7 @@ def test_an_expired_token_is_refused(site) -> None:
 
 def test_no_token_is_in_the_database(site) -> None:
     token = site.http.headers["authorization"].partition(" ")[2]
-    with site.platform.db.read() as session:
-        hashes = list(session.scalars(sa.select(tables.Token.hash)))
+    hashes = site.stored(sa.select(tables.Token.hash))
     assert hashes
     assert all(token not in value for value in hashes)
 

@@ -54,8 +54,7 @@ def submit(site: Site, *agents: dict[str, Any], expect: int = 200, **sections: A
 
 
 def evaluations(site: Site) -> list[tables.Run]:
-    with site.platform.db.read() as session:
-        return list(session.scalars(sa.select(tables.Run).order_by(tables.Run.name).options(undefer(tables.Run.rows))))
+    return site.stored(sa.select(tables.Run).order_by(tables.Run.name).options(undefer(tables.Run.rows)))
 
 
 def finish(site: Site, rates: dict[str, float]) -> None:

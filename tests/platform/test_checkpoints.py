@@ -49,8 +49,7 @@ class TrainingJob:
         return self.send("checkpoints", {"checkpoints": [{"step": step, "path": self.folder(step), **more}]}, expect)
 
     def run(self) -> tables.Run:
-        with self.site.platform.db.read() as session:
-            return session.get_one(tables.Run, self.run_id)
+        return self.site.row(tables.Run, self.run_id)
 
 
 @pytest.fixture
@@ -81,8 +80,7 @@ def test_a_checkpoint_that_is_reported_again_is_the_same_one(job: TrainingJob) -
     before = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
     assert job.saved(2) == {"stored": 0}
     assert job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"] == before
-    with job.site.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Checkpoint.reward)).all() == [0.5]
+    assert job.site.stored(sa.select(tables.Checkpoint.reward)) == [0.5]
 
 
 def test_what_the_trainer_removed_is_no_longer_listed(job: TrainingJob) -> None:
@@ -131,8 +129,7 @@ def test_a_run_that_gets_on_may_start_its_job_more_often(job: TrainingJob) -> No
     with job.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(starts=3))
     job.saved(2)
-    with job.site.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Job.starts)).all() == [1]
+    assert job.site.stored(sa.select(tables.Job.starts)) == [1]
 
 
 def test_a_step_that_is_trained_again_says_its_figures_again(job: TrainingJob) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from osmosis.records.base import Record
+from support.platform_data import EVALUATION
 
 from .conftest import Site, rows_of
 
@@ -22,15 +23,6 @@ DATASET = {
     "original_file_size", "creator_name", "created_at", "updated_at", "platform_url",
 }  # fmt: skip
 SYNC = {"repository", "status", "default_branch", "last_synced_commit_sha", "last_synced_at", "branches", "events"}
-CONFIG = {
-    "experiment_config": {
-        "rollout": "multiply",
-        "entrypoint": "main.py",
-        "model_path": "offline/calculator",
-        "dataset": "sums",
-    },
-    "evaluation_config": {"limit": 4},
-}
 
 
 CONFIGS = tuple(f"/api/cli/{name}" for name in ("eval-runs", "training-runs", "training-runs/check", "benchmark-runs"))
@@ -54,7 +46,7 @@ def test_every_route_declares_a_record_of_the_contract(shared: Site) -> None:
 
 
 def test_answers_carry_the_keys_of_the_contract(ready: Site) -> None:
-    sent = ready.json("POST", "eval-runs", json=CONFIG)
+    sent = ready.json("POST", "eval-runs", json=EVALUATION)
     assert {"id", "name", "status", "created_at", "platform_url"} <= set(sent)
     listed = ready.json("GET", "eval-runs")
     assert set(listed) == {"eval_runs", *PAGE}

@@ -182,8 +182,7 @@ def test_two_uploads_of_one_dataset_at_once_both_end_well(site, order, named) ->
     hashes = {hashlib.sha256(small(text)).hexdigest() for text in ("1", "2")}
     assert {answer["sha256"] for answer in done} == hashes
     assert len(list(site.platform.settings.located(dataset_key(first["id"])).iterdir())) == 1
-    with site.platform.db.read() as session:
-        assert set(session.scalars(sa.select(tables.Upload.status))) == {"done"}
+    assert set(site.stored(sa.select(tables.Upload.status))) == {"done"}
 
 
 def test_who_finishes_or_gives_up_leaves_the_upload_of_somebody_else_alone(site) -> None:

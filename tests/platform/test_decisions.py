@@ -13,10 +13,9 @@ from osmosis.platform.runs import decisions, lifecycle, rollouts
 from osmosis.records.run.job import JobResult
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, Score, Usage
 from osmosis.records.run.status import RunStatus
-from support.platform_data import report
+from support.platform_data import EXPERIMENT, report
 
 from .conftest import Site
-from .test_notices import EXPERIMENT
 
 
 @pytest.fixture
@@ -40,8 +39,7 @@ def ask(site: Site, margin: float = 0.1, expect: int = 200, name: str = "d", **l
 
 def runs(site: Site) -> list[tables.Run]:
     query = sa.select(tables.Run).options(sa.orm.undefer(tables.Run.rows))
-    with site.platform.db.read() as session:
-        return list(session.scalars(query.order_by(tables.Run.created_at, tables.Run.name)))
+    return site.stored(query.order_by(tables.Run.created_at, tables.Run.name))
 
 
 def end(site: Site, lost: int = 0, cost: float = 0.0, **scores: float) -> None:

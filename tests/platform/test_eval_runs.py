@@ -21,9 +21,7 @@ from osmosis.records.run.report import PassAtK, Report, ScoreReport
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.status import RunStatus
 from osmosis.records.trajectory import Trajectory
-from support.platform_data import a_worker
-
-EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
+from support.platform_data import EXPERIMENT, a_worker
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -38,8 +36,7 @@ def submit(site, expect: int = 200, **changes: Any) -> dict[str, Any]:
 
 
 def row_of(site, run_id: str) -> tables.Run:
-    with site.platform.db.read() as session:
-        return session.get_one(tables.Run, run_id, options=[undefer(tables.Run.rows)])
+    return site.row(tables.Run, run_id, options=[undefer(tables.Run.rows)])
 
 
 def a_rollout(row: int, attempt: int = 0, reward: float | None = 1.0, **changes: Any) -> Rollout:
@@ -249,8 +246,7 @@ def test_stored_and_given_secrets(ready) -> None:
     assert shown["resolved_secret_scopes"] == {"KEY_A": "workspace", "KEY_B": "run"}
     assert "given-value" not in str(shown)
     ready.json("POST", f"eval-runs/{answer['id']}/stop", json={})
-    with ready.platform.db.read() as session:
-        assert [row.scope for row in session.scalars(sa.select(tables.Secret))] == ["workspace"]
+    assert [row.scope for row in ready.stored(sa.select(tables.Secret))] == ["workspace"]
 
 
 # --- reading ---
@@ -462,8 +458,7 @@ def test_delete_needs_a_run_that_is_over(ready) -> None:
     ready.json("DELETE", f"eval-runs/{run['id']}", expect=204)
     ready.json("GET", f"eval-runs/{run['id']}", expect=404)
     assert not folder.exists()
-    with ready.platform.db.read() as session:
-        assert session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout)) == 0
+    assert ready.only(sa.select(sa.func.count()).select_from(tables.Rollout)) == 0
 
 
 def test_a_dataset_in_use_cannot_be_deleted(ready) -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
 from support.platform_data import add_rollouts, add_run, rollout
 
 
-def workspace_of(site) -> str:
-    with site.platform.db.read() as session:
-        return str(session.scalars(sa.select(tables.Workspace.id)).one())
-
-
 def test_a_row_over_runs(site) -> None:
     for name, reward in (("one", 1.0), ("two", 0.0), ("three", 0.0)):
-        run = add_run(site.platform, workspace_of(site), name, commit_sha=name * 8)
+        run = add_run(site.platform, site.workspace_id, name, commit_sha=name * 8)
         add_rollouts(site.platform, run, [rollout(4, n, reward, row_key="k") for n in range(2)])
     found = site.json("GET", "history?row=k")
     assert [(one["name"], one["row"]["passed"]) for one in found["runs"]] == [("one", 2), ("two", 0), ("three", 0)]
@@ -28,7 +21,7 @@ def test_a_row_over_runs(site) -> None:
 
 
 def test_nobody_sees_the_runs_of_another_workspace(site) -> None:
-    add_run(site.platform, workspace_of(site), "mine")
+    add_run(site.platform, site.workspace_id, "mine")
     with site.platform.db.write() as session:
         stranger = users.create_user(session, "eve", email="eve@localhost", name="Eve")
         token = tokens.issue(session, stranger, "test").text

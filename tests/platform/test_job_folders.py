@@ -248,5 +248,4 @@ def test_a_job_beside_us_is_told_the_places(ready: Site, tmp_path: Path) -> None
     answer = ready.anonymous.get(f"/api/jobs/{run['id']}/spec", headers={"Authorization": f"Bearer {token}"}).json()
     assert answer["models_dir"].endswith(str(run["id"]))
     assert "folders" not in answer or not answer["folders"]
-    with ready.platform.db.read() as session:
-        assert session.get_one(tables.Run, run["id"]).status == "running"
+    assert ready.row(tables.Run, run["id"]).status == "running"

@@ -19,17 +19,7 @@ from osmosis.records.run.job import JobResult
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run.status import RunStatus
 from support import platform_data
-from support.platform_data import a_job, a_worker
-
-BODY = {
-    "experiment_config": {
-        "rollout": "multiply",
-        "entrypoint": "main.py",
-        "model_path": "offline/calculator",
-        "dataset": "sums",
-    },
-    "evaluation_config": {"limit": 4},
-}
+from support.platform_data import EVALUATION, a_job, a_worker
 
 
 class Job:
@@ -52,8 +42,7 @@ class Job:
         return self.send("finish", {"status": status}, expect).json()
 
     def row(self) -> tables.Run:
-        with self.site.platform.db.read() as session:
-            return session.get_one(tables.Run, self.run_id)
+        return self.site.row(tables.Run, self.run_id)
 
     def starts(self) -> int:
         return self._job().starts
@@ -62,8 +51,7 @@ class Job:
         return self._job().lease_until
 
     def _job(self) -> tables.Job:
-        with self.site.platform.db.read() as session:
-            return session.scalars(sa.select(tables.Job).where(tables.Job.run_id == self.run_id)).one()
+        return self.site.only(sa.select(tables.Job).where(tables.Job.run_id == self.run_id))
 
 
 def rollout(row: int, attempt: int = 0) -> dict[str, Any]:
@@ -85,7 +73,7 @@ def claim(site, worker: str = "one") -> Job | None:
 
 @pytest.fixture
 def job(ready) -> Job:
-    ready.json("POST", "eval-runs", json=BODY)
+    ready.json("POST", "eval-runs", json=EVALUATION)
     found = claim(ready)
     assert found
     return found
@@ -197,8 +185,7 @@ def test_many_jobs_are_told_to_speak_less_often_and_get_longer_leases(job) -> No
         session.add_all(a_job(run, shard=number, state="held") for number in range(1, 1000))
     assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": False, "every_s": 20.0}
     job.send("rollouts", {"rollouts": [rollout(0)]})  # which asks for no longer one
-    with job.site.platform.db.read() as session:
-        until = session.scalars(sa.select(tables.Job.lease_until).where(tables.Job.shard == 0)).one()
+    until = job.site.only(sa.select(tables.Job.lease_until).where(tables.Job.shard == 0))
     assert until is not None
     assert until > utc_now() + timedelta(seconds=job.site.platform.settings.lease_s)
 
@@ -257,18 +244,16 @@ def test_a_heartbeat_extends_the_lease(job) -> None:
 
 def test_values_given_with_a_run_are_gone_when_it_is_over(ready) -> None:
     secrets = {"required": ["KEY"], "provided": {"KEY": "v"}}
-    ready.json("POST", "eval-runs", json={**BODY, "secrets": secrets})
+    ready.json("POST", "eval-runs", json={**EVALUATION, "secrets": secrets})
     job = claim(ready)
-    with ready.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Secret.scope)).all() == ["run"]
+    assert ready.stored(sa.select(tables.Secret.scope)) == ["run"]
     job.finish()
-    with ready.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Secret)).all() == []
+    assert ready.stored(sa.select(tables.Secret)) == []
 
 
 def test_many_workers_never_get_the_same_run(ready) -> None:
     for _ in range(6):
-        ready.json("POST", "eval-runs", json=BODY)
+        ready.json("POST", "eval-runs", json=EVALUATION)
     got: list[str] = []
 
     def work(name: str) -> None:
@@ -284,7 +269,7 @@ def test_many_workers_never_get_the_same_run(ready) -> None:
 
 
 def test_runs_are_claimed_in_the_order_of_their_submit(ready) -> None:
-    names = [ready.json("POST", "eval-runs", json=BODY)["name"] for _ in range(3)]
+    names = [ready.json("POST", "eval-runs", json=EVALUATION)["name"] for _ in range(3)]
     assert [claim(ready).row().name for _ in range(3)] == names
 
 

@@ -108,8 +108,7 @@ def test_two_owners_who_remove_each_other_at_once_leave_one(site) -> None:
     for thread in threads:
         thread.join(30)
     assert sorted(outcomes) in (["LAST_OWNER", "removed"], ["NOT_FOUND", "removed"])
-    with site.platform.db.read() as session:
-        assert session.scalar(sa.select(sa.func.count()).select_from(tables.Member)) == 1
+    assert site.only(sa.select(sa.func.count()).select_from(tables.Member)) == 1
 
 
 def test_whoever_leaves_takes_their_secrets_and_servers_along(site) -> None:

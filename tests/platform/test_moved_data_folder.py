@@ -12,17 +12,12 @@ from osmosis.platform.app import create_app
 from osmosis.platform.embedded_worker import build_embedded_worker
 from osmosis.platform.scheduling import job_spec
 from osmosis.platform.settings import PlatformSettings
-
-BODY = {
-    "experiment_config": {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator"},
-    "evaluation_config": {"limit": 2},
-    "secrets": {"required": []},
-}
+from support.platform_data import EVALUATION
 
 
 def test_a_platform_goes_on_in_a_data_folder_that_was_moved(ready, tmp_path: Path) -> None:
     """Its repository is synced, its dataset read, and a run submitted before finds both in the new place."""
-    before = ready.json("POST", "eval-runs", json=_submit("sums"))
+    before = ready.json("POST", "eval-runs", json=EVALUATION)
     ready.platform.db.close()
     settings = ready.platform.settings
     new = tmp_path / "elsewhere" / "data"
@@ -44,7 +39,7 @@ def test_a_platform_goes_on_in_a_data_folder_that_was_moved(ready, tmp_path: Pat
     assert ready.json("GET", "sync")["last_synced_commit_sha"] == commit
     link = ready.json("GET", "datasets/sums/download")["presigned_url"]
     assert len(ready.anonymous.get(link.removeprefix(moved.url)).content.splitlines()) == 40
-    after = ready.json("POST", "eval-runs", json=_submit("sums"))
+    after = ready.json("POST", "eval-runs", json=EVALUATION)
     worker = build_embedded_worker(ready.platform)
     assert worker.step()
     assert worker.step()
@@ -59,7 +54,3 @@ def test_a_platform_goes_on_in_a_data_folder_that_was_moved(ready, tmp_path: Pat
         assert head in (None, spec.commit_sha)
     worker.stop()
     assert not settings.data_dir.exists()
-
-
-def _submit(dataset: str) -> dict[str, object]:
-    return {**BODY, "experiment_config": {**BODY["experiment_config"], "dataset": dataset}}  # type: ignore[dict-item]

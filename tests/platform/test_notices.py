@@ -21,14 +21,10 @@ from osmosis.platform.runs import lifecycle, notices
 from osmosis.records.run.job import ALARM, JobResult, LogLine
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import RunStatus
-from support.platform_data import report
+from support.platform_data import EXPERIMENT, report
 from support.receivers import Received, hook, mail_server
 
 from .conftest import Site
-
-EXPERIMENT = {
-    "rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums",
-}  # fmt: skip
 
 
 @pytest.fixture

@@ -10,16 +10,15 @@ import sqlalchemy as sa
 from osmosis.platform import tables
 from osmosis.platform.scheduling import queue
 from osmosis.records.config.worker import ResourceNeeds, Resources, megabytes
-from support.platform_data import a_worker
+from support.platform_data import EVALUATION, a_worker
 
-from .test_jobs_api import BODY
 from .test_workers import Box, worker_token
 
 HAS = {"cpus": 8, "memory_mb": 32 * 1024, "gpus": 1, "disk_mb": 100 * 1024}
 
 
 def submit(site: Any, expect: int = 200, **resources: Any) -> dict[str, Any]:
-    body = {**BODY, "advanced_config": {"resources": resources}}
+    body = {**EVALUATION, "advanced_config": {"resources": resources}}
     return dict(site.json("POST", "eval-runs", expect, json=body))
 
 

@@ -71,8 +71,7 @@ def calls_of(site: Site, query: str = "") -> list[dict[str, Any]]:
 
 
 def rows_in(site: Site, name: str) -> list[dict[str, Any]]:
-    with site.platform.db.read() as session:
-        path = session.scalars(sa.select(tables.Dataset.path).where(tables.Dataset.name == name)).one()
+    path = site.only(sa.select(tables.Dataset.path).where(tables.Dataset.name == name))
     return [json.loads(line) for line in site.platform.objects.fetch(path or "").read_text().splitlines()]
 
 

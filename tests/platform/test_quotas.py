@@ -17,8 +17,7 @@ from support.platform_data import a_job, a_worker, add_run
 
 
 def workspace_of(site, name: str = "demo") -> str:
-    with site.platform.db.read() as session:
-        return session.scalars(sa.select(tables.Workspace.id).where(tables.Workspace.name == name)).one()
+    return site.only(sa.select(tables.Workspace.id).where(tables.Workspace.name == name))
 
 
 def waits(site, workspace_id: str, name: str, batch_size: int = 1, **advanced) -> None:

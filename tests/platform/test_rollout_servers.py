@@ -99,8 +99,7 @@ def test_a_server_that_answers_with_its_key_is_healthy_and_listed_without_it(sit
 
 def test_the_key_lies_sealed_and_opens_for_its_own_row_only(site, agent) -> None:
     site.json("POST", REGISTER, json=agent.body)
-    with site.platform.db.read() as session:
-        row = session.scalars(sa.select(tables.RolloutServer)).one()
+    row = site.only(sa.select(tables.RolloutServer))
     assert rollout_servers.target_of(site.platform.vault, row).api_key == KEY
     assert KEY not in repr(rollout_servers.target_of(site.platform.vault, row))
     site.platform.db.close()
@@ -244,8 +243,7 @@ def test_a_silent_server_is_gone_until_it_is_heard_of_again(site, agent) -> None
     age(site, days=2)
     assert listed(site) == []
     site.json("POST", REGISTER, json={**agent.body, "host": "localhost"})
-    with site.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.RolloutServer.host)).all() == ["localhost"]
+    assert site.stored(sa.select(tables.RolloutServer.host)) == ["localhost"]
 
 
 def test_an_unhealthy_server_is_asked_again_with_its_heartbeat(site, agent) -> None:

@@ -15,14 +15,9 @@ from osmosis.records.run.status import RunStatus
 from support.platform_data import add_rollouts, add_run, rollout, timeout
 
 
-def workspace_of(site) -> str:
-    with site.platform.db.read() as session:
-        return session.scalars(sa.select(tables.Workspace.id)).one()
-
-
 def test_it_counts_what_came_since_and_begins_anew_after_a_retry(site) -> None:
     db = site.platform.db
-    run_id = add_run(site.platform, workspace_of(site), sampled_rows=4)
+    run_id = add_run(site.platform, site.workspace_id, sampled_rows=4)
     add_rollouts(site.platform, run_id, [rollout(0, 0, 1.0), rollout(1, 0, failure=timeout()), rollout(2, 0, 0.25)])
     with db.read() as session:
         first = tally_of(session, run_id)
@@ -62,7 +57,7 @@ def counted_plainly(session, run_id):
 def test_rollouts_that_two_jobs_store_at_once_are_all_counted(site) -> None:
     """The one whose transaction ends last was written first, and somebody looks in between."""
     platform = site.platform
-    run_id = add_run(platform, workspace_of(site), sampled_rows=4)
+    run_id = add_run(platform, site.workspace_id, sampled_rows=4)
     other = threading.Thread(target=add_rollouts, args=(platform, run_id, [rollout(1, 0, 0.5)]))
     with platform.db.write() as session:
         rollouts.store(session, run_id, [rollout(0, 0, 1.0)])
@@ -76,7 +71,7 @@ def test_rollouts_that_two_jobs_store_at_once_are_all_counted(site) -> None:
 
 
 def test_a_transaction_that_is_rolled_back_leaves_nothing_behind(site) -> None:
-    run_id = add_run(site.platform, workspace_of(site))
+    run_id = add_run(site.platform, site.workspace_id)
     add_rollouts(site.platform, run_id, [rollout(0, 0, 1.0)])
     try:
         with site.platform.db.write() as session:

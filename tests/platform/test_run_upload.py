@@ -350,8 +350,7 @@ def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site
                 session.add(tables.SyncEvent(repository_id=repository, branch="b", commit_sha="c"))
             seen.append((stored, listed))
 
-    with site.platform.db.read() as session:
-        repository = session.scalars(sa.select(tables.Repository.id)).one()
+    repository = site.only(sa.select(tables.Repository.id))
     writer = threading.Thread(target=others)
     writer.start()
     try:
@@ -363,8 +362,7 @@ def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site
     assert between, "somebody wrote while it was half there"
     assert set(between) == {0}
     assert site.json("GET", "eval-runs")["total_count"] == 1
-    with site.platform.db.read() as session:
-        assert session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout)) == count
+    assert site.only(sa.select(sa.func.count()).select_from(tables.Rollout)) == count
 
 
 def test_what_a_crash_left_of_a_run_that_nobody_saw_goes(site) -> None:

@@ -14,10 +14,10 @@ from osmosis.platform.runs import lifecycle, schedules
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import JobResult
 from osmosis.records.run.status import RunStatus
-from support.platform_data import report
+from support.platform_data import EXPERIMENT, report
 
 from .conftest import Site
-from .test_notices import EXPERIMENT, put_secret
+from .test_notices import put_secret
 
 DAY = timedelta(days=1)
 
@@ -35,8 +35,7 @@ def end_all(site: Site) -> None:
 
 
 def runs(site: Site) -> list[tables.Run]:
-    with site.platform.db.read() as session:
-        return list(session.scalars(sa.select(tables.Run).order_by(tables.Run.created_at)))
+    return site.stored(sa.select(tables.Run).order_by(tables.Run.created_at))
 
 
 def row(site: Site) -> Any:
@@ -68,8 +67,7 @@ def test_the_next_run_is_of_the_newest_commit_and_nobodys_own(ready: Site) -> No
     assert (listed["last_run_name"], listed["last_run_status"], listed["error"]) == (again.name, "pending", "")
     assert abs(datetime.fromisoformat(listed["next_at"]) - begun - 2 * DAY) < timedelta(minutes=1)
     assert actions(ready) == [("run.submit", again.name)]
-    with ready.platform.db.read() as session:
-        begin = session.scalars(sa.select(tables.AuditEntry).filter_by(action="schedule.begin")).one()
+    begin = ready.only(sa.select(tables.AuditEntry).filter_by(action="schedule.begin"))
     assert (begin.actor, begin.target, begin.details) == ("local", "nightly", {"every": "1d"})
     assert first["name"] != again.name
 

@@ -13,6 +13,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import secrets
+from support.platform_data import EXPERIMENT
 
 VALUE = "value-that-must-not-leak"
 
@@ -42,8 +43,7 @@ def test_set_list_and_delete(site) -> None:
 def test_no_answer_and_no_file_holds_the_value(site) -> None:
     answers = [put(site, "API_KEY"), site.json("GET", "environment-secrets")]
     assert VALUE not in str(answers)
-    with site.platform.db.read() as session:
-        row = session.scalars(sa.select(tables.Secret)).one()
+    row = site.only(sa.select(tables.Secret))
     assert VALUE.encode() not in row.ciphertext
     site.platform.db.close()
     for path in site.platform.settings.data_dir.rglob("*"):
@@ -109,8 +109,7 @@ def test_a_secret_tells_which_run_was_last_given_it(ready) -> None:
     put(ready, "API_KEY")
     put(ready, "API_KEY", "workspace")
     put(ready, "OTHER")
-    config = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
-    body = {"experiment_config": config, "secrets": {"required": ["API_KEY"]}}
+    body = {"experiment_config": EXPERIMENT, "secrets": {"required": ["API_KEY"]}}
     submitted = ready.json("POST", "eval-runs", json=body)
     before = ready.json("GET", "environment-secrets")["environment_secrets"]
     assert [row["last_used_by"] for row in before] == [None, None, None], "submitted is not given yet"

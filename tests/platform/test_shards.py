@@ -17,8 +17,8 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import Shard, count_shards, share_concurrency
+from support.platform_data import EVALUATION
 
-from .test_jobs_api import BODY
 from .test_workers import Box, logs_of, worker_token
 
 
@@ -26,7 +26,7 @@ def submit(site: Any, shards: int | str = 3, *, rows: int = 10, n: int = 2, batc
     wanted = {"limit": rows, "n": n, "batch_size": batch_size}
     return dict(
         site.json(
-            "POST", "eval-runs", json={**BODY, "evaluation_config": wanted, "advanced_config": {"shards": shards}}
+            "POST", "eval-runs", json={**EVALUATION, "evaluation_config": wanted, "advanced_config": {"shards": shards}}
         )
     )
 
@@ -74,13 +74,11 @@ def run_of(box: Box, run_id: str) -> dict[str, Any]:
 
 
 def progress_of(box: Box, run_id: str) -> Any:
-    with box.site.platform.db.read() as session:
-        return session.get_one(tables.Run, run_id).progress
+    return box.site.row(tables.Run, run_id).progress
 
 
 def plan_of(box: Box, run_id: str) -> EvalPlan:
-    with box.site.platform.db.read() as session:
-        stored = session.get_one(tables.Run, run_id).config
+    stored = box.site.row(tables.Run, run_id).config
     return EvalPlan.from_config(EvalConfig.model_validate(stored), name="x", dataset="sums")
 
 
@@ -197,7 +195,7 @@ def test_a_shard_that_runs_out_of_time_leaves_the_others_theirs(box: Box) -> Non
     """`wall_s` is what each job needs: it ends one of them with what that has, and the run says how many."""
     wanted = {"evaluation_config": {"limit": 10, "n": 2, "batch_size": 8}}
     advanced = {"advanced_config": {"shards": 3, "resources": {"wall_s": 60}}}
-    run = box.site.json("POST", "eval-runs", json={**BODY, **wanted, **advanced})
+    run = box.site.json("POST", "eval-runs", json={**EVALUATION, **wanted, **advanced})
     plan = plan_of(box, run["id"])
     first, second = box.claim(), box.claim()
     rows = own_rows(box, first)
@@ -240,8 +238,7 @@ def test_a_report_that_was_not_made_is_made_later(box: Box) -> None:
 def test_auto_is_as_many_as_there_is_room_for(box: Box) -> None:
     Box(box.site, worker_token(box.site), name="other", max_jobs=2)
     submit(box.site, "auto", rows=40, batch_size=32)
-    with box.site.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Job.shards)).all() == [10] * 10
+    assert box.site.stored(sa.select(tables.Job.shards)) == [10] * 10
 
 
 def test_figures_of_shards_together_are_those_of_their_rollouts() -> None:

@@ -19,9 +19,7 @@ from .conftest import Site, path_of
 
 @pytest.fixture
 def run(site: Site) -> str:
-    with site.platform.db.read() as session:
-        workspace = session.scalars(sa.select(tables.Workspace)).one()
-    run_id = add_run(site.platform, workspace.id, tags=["inner-tag"], note="a note for us")
+    run_id = add_run(site.platform, site.workspace_id, tags=["inner-tag"], note="a note for us")
     add_rollouts(site.platform, run_id, [rollout(row, 0) for row in range(3)])
     return run_id
 

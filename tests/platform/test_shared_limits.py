@@ -9,8 +9,8 @@ import pytest
 from osmosis.platform import tables
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Usage
+from support.platform_data import EVALUATION
 
-from .test_jobs_api import BODY
 from .test_shards import a_rollout, own_rows, run_of, send, submit
 from .test_workers import Box, worker_token
 
@@ -64,7 +64,7 @@ def test_a_budget_that_is_used_up_stops_the_run_once_and_says_so(box: Box) -> No
         "POST",
         "eval-runs",
         json={
-            **BODY,
+            **EVALUATION,
             "evaluation_config": {"limit": 10, "n": 2, "batch_size": 8, "max_cost": 0.5},
             "advanced_config": {"shards": 3},
         },
@@ -97,7 +97,7 @@ def test_a_job_alone_may_end_with_its_budget_and_is_not_started_again(box: Box) 
 
 def test_a_retry_of_a_used_up_budget_asks_for_a_larger_one_before_anything_starts(box: Box) -> None:
     config = {"limit": 4, "n": 2, "max_tokens_total": 100, "max_cost": 5.0}
-    name = box.site.json("POST", "eval-runs", json={**BODY, "evaluation_config": config})["name"]
+    name = box.site.json("POST", "eval-runs", json={**EVALUATION, "evaluation_config": config})["name"]
     order = box.claim()
     send(box, order, a_rollout(0, 0))
     ended = {**used_up(0.1), "report": spent(0.5, 90, judge_tokens=20)["report"]}
@@ -122,8 +122,8 @@ def test_a_retry_of_a_used_up_budget_asks_for_a_larger_one_before_anything_start
 def test_a_refusal_for_the_rate_slows_the_jobs_that_ask_the_same_endpoint(box: Box) -> None:
     submit(box.site)
     first, second, _ = (box.claim() for _ in range(3))
-    other = {**BODY, "advanced_config": {"base_url": "http://127.0.0.1:9/v1"}}
-    box.site.json("POST", "eval-runs", json={**BODY, "evaluation_config": {"limit": 1}})
+    other = {**EVALUATION, "advanced_config": {"base_url": "http://127.0.0.1:9/v1"}}
+    box.site.json("POST", "eval-runs", json={**EVALUATION, "evaluation_config": {"limit": 1}})
     same_model, elsewhere = box.claim(), (box.site.json("POST", "eval-runs", json=other), box.claim())[1]
     assert beat(box, first, {**BEAT, "pause_s": 20.0}).get("pause_s", 0) == 0, "it knows that itself"
     assert 15 < beat(box, second, BEAT)["pause_s"] <= 20

@@ -9,14 +9,7 @@ from osmosis.errors import Conflict
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle
 from osmosis.records.run.status import RunStatus
-
-BODY = {
-    "experiment_config": {
-        "rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums",
-    },
-    "evaluation_config": {"limit": 2},
-    "secrets": {"required": []},
-}  # fmt: skip
+from support.platform_data import EVALUATION
 
 
 def status_of(site, run_id: str) -> tuple[str, int]:
@@ -26,7 +19,7 @@ def status_of(site, run_id: str) -> tuple[str, int]:
 
 
 def test_a_stop_that_read_the_run_before_its_claim_changes_nothing(ready) -> None:
-    run_id = ready.json("POST", "eval-runs", json=BODY)["id"]
+    run_id = ready.json("POST", "eval-runs", json=EVALUATION)["id"]
     before = status_of(ready, run_id)
 
     def stop() -> None:
@@ -42,7 +35,7 @@ def test_a_stop_that_read_the_run_before_its_claim_changes_nothing(ready) -> Non
 
 
 def test_a_change_is_written_with_all_that_belongs_to_it(ready) -> None:
-    run_id = ready.json("POST", "eval-runs", json=BODY)["id"]
+    run_id = ready.json("POST", "eval-runs", json=EVALUATION)["id"]
     with ready.platform.db.write() as session:
         run = session.get_one(tables.Run, run_id)
         lifecycle.switch_status(session, run, RunStatus.RUNNING, "claimed")

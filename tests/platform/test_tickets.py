@@ -29,8 +29,7 @@ class Cluster(Box):
         return dict(answer.json())
 
     def job(self, order: dict[str, Any]) -> tables.Job:
-        with self.site.platform.db.read() as session:
-            return session.get_one(tables.Job, order["job_id"])
+        return self.site.row(tables.Job, order["job_id"])
 
     def change(self, order: dict[str, Any], **values: Any) -> None:
         with self.site.platform.db.write() as session:

@@ -32,8 +32,7 @@ def test_a_training_run_is_accepted_with_all_its_rows(ready) -> None:
     sent = {"training_config": {"rollout_batch_size": 4}, "checkpoints_config": {"keep": 2}}
     answer = submit(ready, **sent, advanced_config={"lora_rank": 8})
     assert (answer["name"], answer["status"], answer["sampled_rows"]) == ("multiply-1", "pending", 40)
-    with ready.platform.db.read() as session:
-        stored = TrainingConfig.model_validate(session.get_one(tables.Run, answer["id"]).config)
+    stored = TrainingConfig.model_validate(ready.row(tables.Run, answer["id"]).config)
     assert (stored.training.rollout_batch_size, stored.checkpoints.keep, stored.advanced.lora_rank) == (4, 2, 8)
     assert [row["name"] for row in ready.json("GET", "training-runs")["training_runs"]] == ["multiply-1"]
 
@@ -192,8 +191,7 @@ def test_an_evaluation_and_a_training_run_of_one_name_are_told_apart(ready) -> N
 
     def learns_from(name: str) -> str:
         sent = submit(ready, **IMITATES, advanced_config={"method": "sft", "from_run": name})
-        with ready.platform.db.read() as session:
-            return str(session.get_one(tables.Run, sent["id"]).config["advanced"]["from_run"])
+        return str(ready.row(tables.Run, sent["id"]).config["advanced"]["from_run"])
 
     assert learns_from("multiply-1") == "eval/multiply-1"
     taken = submit(

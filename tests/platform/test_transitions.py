@@ -117,7 +117,6 @@ def test_the_next_job(
         for spec in jobs:
             columns = {key: spec[key] for key in ("state", "gpus", "rollouts", "not_before", "shard") if key in spec}
             session.add(a_job(session.get_one(tables.Run, runs[spec["run"]]), **columns))
-    with site.platform.db.read() as session:
-        found = session.scalars(queue.waiting_jobs()).all()
+    found = site.stored(queue.waiting_jobs())
     names = {run_id: name for name, run_id in runs.items()}
     assert [names[row.run_id] for row in found] == expected

@@ -19,15 +19,7 @@ from osmosis.platform import tables
 from osmosis.platform.embedded_worker import LeaseReaper, build_embedded_worker
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
-from support.platform_data import a_worker
-
-BODY = {
-    "experiment_config": {
-        "rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums",
-    },
-    "evaluation_config": {"limit": 2},
-    "secrets": {"required": []},
-}  # fmt: skip
+from support.platform_data import EVALUATION, a_worker
 
 
 def with_settings(site: Any, **changes: object) -> Any:
@@ -40,25 +32,17 @@ def with_settings(site: Any, **changes: object) -> Any:
     return site
 
 
-def run_of(site: Any, run_id: str) -> tables.Run:
-    with site.platform.db.read() as session:
-        return session.get_one(tables.Run, run_id)
-
-
 def job_of(site: Any, run_id: str) -> tables.Job:
-    with site.platform.db.read() as session:
-        return session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run_id)).one()
+    return site.only(sa.select(tables.Job).where(tables.Job.run_id == run_id))
 
 
 def lines_of(site: Any, run_id: str) -> str:
-    with site.platform.db.read() as session:
-        query = sa.select(tables.RunLog.message).where(tables.RunLog.run_id == run_id)
-        return "\n".join(session.scalars(query))
+    return "\n".join(site.stored(sa.select(tables.RunLog.message).where(tables.RunLog.run_id == run_id)))
 
 
 def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) -> None:
     site = with_settings(ready, lease_s=1.0, poll_s=0.05, job_command=("sh", "-c", "sleep 60"))
-    run = site.json("POST", "eval-runs", json=BODY)
+    run = site.json("POST", "eval-runs", json=EVALUATION)
     worker = build_embedded_worker(site.platform)
     try:
         assert worker.step()
@@ -79,7 +63,7 @@ def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) ->
 
 def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
     site = with_settings(ready, job_command=("sh", "-c", "sleep 0.2"))
-    run = site.json("POST", "eval-runs", json=BODY)
+    run = site.json("POST", "eval-runs", json=EVALUATION)
     worker = build_embedded_worker(site.platform)
     try:
         assert worker.step()
@@ -99,7 +83,7 @@ def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="needs a folder that cannot be written")
 def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
     site = with_settings(ready, max_starts=2, start_pause_s=0.0)
-    run = site.json("POST", "eval-runs", json=BODY)
+    run = site.json("POST", "eval-runs", json=EVALUATION)
     runs = site.platform.settings.runs_dir
     runs.rmdir()
     runs.write_text("where folders should be")  # no folder can be made in it, whoever asks
@@ -109,15 +93,15 @@ def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
         assert worker.step()
     finally:
         worker.stop()
-    ended = run_of(site, run["id"])
+    ended = site.row(tables.Run, run["id"])
     assert (ended.status, job_of(site, run["id"]).lost) == ("failed", 2)
     assert "could not be started: " in lines_of(site, run["id"])
 
 
 def test_the_files_of_a_deleted_dataset_go_with_the_last_run_that_needed_them(ready) -> None:
-    run = ready.json("POST", "eval-runs", json=BODY)
+    run = ready.json("POST", "eval-runs", json=EVALUATION)
     ready.json("POST", f"eval-runs/{run['id']}/stop", json={})
-    file = ready.platform.settings.located(run_of(ready, run["id"]).dataset_path)
+    file = ready.platform.settings.located(ready.row(tables.Run, run["id"]).dataset_path)
     assert ready.http.delete("/api/cli/datasets/sums").status_code == 204
     assert file.exists(), "the run can be retried"
     assert ready.http.delete(f"/api/cli/eval-runs/{run['id']}").status_code == 204
@@ -131,7 +115,7 @@ def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> 
     worker.start()
     try:
         time.sleep(0.5)  # it has looked, and found nothing
-        run = site.json("POST", "eval-runs", json=BODY)
+        run = site.json("POST", "eval-runs", json=EVALUATION)
         deadline = time.monotonic() + 30
         while job_of(site, run["id"]).handle is None:
             assert time.monotonic() < deadline, "nobody woke it"
@@ -142,7 +126,7 @@ def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> 
 
 def test_no_job_is_silent_while_the_loop_that_hears_it_stands_still(ready) -> None:
     site = with_settings(ready, lease_s=1.0, poll_s=0.05)
-    run = site.json("POST", "eval-runs", json=BODY)
+    run = site.json("POST", "eval-runs", json=EVALUATION)
     reaper, loop, over = LeaseReaper(site.platform), asyncio.new_event_loop(), threading.Event()
 
     def late() -> None:

@@ -19,8 +19,9 @@ from osmosis.platform.scheduling import leases, workers
 from osmosis.records.api.accounts import NewToken
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import JOB_PROTOCOL
+from support.platform_data import EVALUATION
 
-from .test_jobs_api import BODY, rollout
+from .test_jobs_api import rollout
 
 HELLO = {
     "name": "box",
@@ -80,7 +81,7 @@ def box(ready: Any) -> Box:
 
 
 def submit(site: Any, **more: Any) -> dict[str, Any]:
-    return dict(site.json("POST", "eval-runs", json={**BODY, **more}))
+    return dict(site.json("POST", "eval-runs", json={**EVALUATION, **more}))
 
 
 def logs_of(site: Any, run_id: str) -> str:
@@ -359,8 +360,7 @@ def test_a_draining_worker_keeps_what_it_has_and_gets_no_more(box: Box) -> None:
 
 
 def audited(box: Box) -> set[str]:
-    with box.site.platform.db.read() as session:
-        return set(session.scalars(sa.select(tables.AuditEntry.action).where(tables.AuditEntry.target == "box")))
+    return set(box.site.stored(sa.select(tables.AuditEntry.action).where(tables.AuditEntry.target == "box")))
 
 
 def test_a_removed_worker_is_refused_and_its_jobs_go_on(box: Box) -> None:
@@ -407,8 +407,7 @@ def test_a_clock_that_is_set_back_makes_no_lease_of_a_dead_job_longer(box: Box) 
     assert "its lease expired" not in logs_of(box.site, run["id"])
     leases.reap(box.site.platform, now=back + timedelta(minutes=3))
     assert "the job sent nothing and its lease expired" in logs_of(box.site, run["id"])
-    with box.site.platform.db.read() as session:
-        assert session.scalars(sa.select(tables.Job)).one().state == "waiting"
+    assert box.site.only(sa.select(tables.Job)).state == "waiting"
 
 
 def test_a_silent_job_whose_worker_is_there_costs_a_start(box: Box) -> None:

@@ -14,6 +14,7 @@ from aiohttp import web
 from osmosis.records.run.rollout import Category
 from osmosis.serve.server.callbacks import MAX_AGE_S, DeliveryPolicy, Post, ResultDelivery, Spool, spool_folder
 from osmosis.serve.server.queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, RolloutQueue, ServeLimits
+from support.server import answering
 from support.waiting import until
 
 
@@ -149,16 +150,8 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(receiver: Receiver) -> AsyncIterator[Receiver]:
-    app = web.Application()
-    app.router.add_post("/{name}", receiver.take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with answering(receiver.take, "/{name}") as receiver.url:
         yield receiver
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

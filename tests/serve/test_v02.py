@@ -5,7 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from osmosis.serve.server.trace_files import TraceFolder
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app, patch_httpx_for_mock_trainer
 from support.attempts import run_attempt
 from support.faults import Fault, Faulty
-from support.server import running_app
+from support.server import answering, running_app
 from support.waiting import until
 
 from .support import ScriptedModel, loop_app, open_proxy, plan, task
@@ -269,20 +269,10 @@ async def test_a_wrong_key_is_found_out_before_any_rollout(key: str | None, prob
         good = request.headers.get("Authorization") == "Bearer right"
         return web.json_response({"status": "healthy"}, status=200 if good else 401)
 
-    app = web.Application()
-    app.router.add_get("/platform/health", health)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        if problem is None:
+    refused = pytest.raises(AuthRequired, match=problem) if problem else nullcontext()
+    async with answering(health, "/platform/health") as url:
+        with refused:
             await check_key(url, key)
-        else:
-            with pytest.raises(AuthRequired, match=problem):
-                await check_key(url, key)
-    finally:
-        await runner.cleanup()
     assert asked == ["/platform/health"]
 
 

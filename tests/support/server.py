@@ -1,11 +1,12 @@
-"""Runs an ASGI app on a real loopback port for the length of a test, in the test's own event loop."""
+"""Runs an ASGI app, or one function that answers, on a real loopback port in the test's own event loop."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import uvicorn
+from aiohttp import web
 from starlette.types import ASGIApp
 
 from osmosis.base.http_server import BoundedHttp
@@ -51,3 +52,19 @@ async def running_app(
     finally:
         server.stop.set()
         await task
+
+
+@asynccontextmanager
+async def answering(
+    handler: Callable[[web.Request], Awaitable[web.Response]], path: str = "/{tail:.*}"
+) -> AsyncIterator[str]:
+    """The base URL of a server where `handler` answers every request for `path`."""
+    app = web.Application()
+    app.router.add_route("*", path, handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import statistics
 import sys
 from array import array
@@ -138,26 +137,20 @@ async def test_masked_is_what_the_environment_said_and_nothing_else(
 def test_the_page_draws_the_curves_and_shows_the_rollouts_of_a_step(
     place: TrainingPlatform, killed: tuple[str, dict[str, str]]
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is installed")
+    from support.browser import Visit, expect, running_chromium  # skips this test alone where there is none
+
     url = place.process.url
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.goto(url)
-        page.get_by_label("Token").fill(place.process.token)
-        page.get_by_role("button", name="Log in").click()
-        playwright.expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    with running_chromium() as browser:
+        visit = Visit(browser.new_context(), url)
+        visit.log_in(place.process.token)
+        page = visit.page
         page.goto(f"{url}/demo/trainings/{killed[0]}")
         for title in ("Training reward", "Validation reward"):
             curve = page.get_by_role("group", name=re.compile(f"^{title} over steps"))
-            playwright.expect(curve).to_be_visible()
+            expect(curve).to_be_visible()
             assert curve.bounding_box()["height"] > 50
         page.goto(f"{page.url}/rollouts?step={STEPS}")
-        playwright.expect(page.get_by_role("row").nth(1)).to_be_visible()
-        browser.close()
+        expect(page.get_by_role("row").nth(1)).to_be_visible()
 
 
 def test_a_probe_asks_the_base_model_before_anything_is_trained(place: TrainingPlatform) -> None:

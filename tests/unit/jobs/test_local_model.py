@@ -22,6 +22,7 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec, Retry, Selection
 from osmosis.sandbox import Level, probe
 from support.fake_serving import program
 from support.model_files import write_adapter, write_model
+from support.server import answering
 
 
 def context(folder: Path, lines: list[LogLine]) -> JobContext:
@@ -142,13 +143,5 @@ async def deployment_of(name: str) -> AsyncIterator[tuple[str, list[str], asynci
         message = {"role": "assistant", "content": "of the deployment"}
         return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen, gone
-    finally:
-        await runner.cleanup()
+    async with answering(chat, "/v1/chat/completions") as url:
+        yield url, seen, gone

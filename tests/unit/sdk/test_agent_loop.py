@@ -39,6 +39,7 @@ from osmosis.sdk.types import (
     OsmosisValidationError,
 )
 from osmosis.testing.scripted import ScriptedLLM, call, says
+from support.server import answering
 
 
 def request(**more: Any) -> RolloutRequest:
@@ -288,15 +289,8 @@ async def trainer(*answers: tuple[int, str]) -> AsyncIterator[tuple[str, list[An
         more = {302: {"Location": "/elsewhere"}, 429: {"Retry-After": "0"}}
         return web.Response(status=status, text=text, headers=more.get(status))
 
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as url:
+        yield url, asked
 
 
 ANSWER = json.dumps(
@@ -391,17 +385,10 @@ class TestTrainerClient:
             await release.wait()
             return web.Response()
 
-        app = web.Application()
-        app.router.add_post("/{tail:.*}", never)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with self.client(url, max_retries=0, timeout_seconds=0.05) as llm:
+        async with answering(never) as url, self.client(url, max_retries=0, timeout_seconds=0.05) as llm:
             with pytest.raises(OsmosisTimeoutError, match=r"within 0\.05 s"):
                 await llm.chat_completions([])
-        release.set()
-        await runner.cleanup()
+            release.set()
 
     @pytest.mark.parametrize("status", [200, 202, 204])
     async def test_any_2xx_completes(self, status: int) -> None:

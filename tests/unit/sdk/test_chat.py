@@ -17,6 +17,7 @@ from osmosis.records.run.rollout import Usage
 from osmosis.sdk.chat import MODEL_ID, ChatClient, connections_kept
 from osmosis.sdk.tools import tool
 from support.dialect_clients import completion_events
+from support.server import answering
 
 GOOD = {
     "choices": [{"message": {"content": [{"type": "text", "text": "four"}]}, "finish_reason": "stop"}],
@@ -34,15 +35,8 @@ async def endpoint(*answers: tuple[int, str], wait: str = "0.01") -> AsyncIterat
         status, text = waiting.pop(0) if len(waiting) > 1 else waiting[0]
         return web.Response(status=status, text=text, headers={"Retry-After": wait})
 
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/rollouts/r-1/", asked
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as url:
+        yield f"{url}/v1/rollouts/r-1/", asked
 
 
 @tool
@@ -122,16 +116,10 @@ async def test_unreachable_and_late() -> None:
         await release.wait()
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", never)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with ChatClient(f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=0.05, max_attempts=1) as chat:
+    async with answering(never) as url, ChatClient(url, timeout_s=0.05, max_attempts=1) as chat:
         with pytest.raises(ModelError, match=r"within 0\.05 s"):
             await chat.complete([])
-    release.set()
-    await runner.cleanup()
+        release.set()
 
 
 async def test_clients_share_connections_while_any_is_open_or_somebody_keeps_them() -> None:
@@ -141,23 +129,17 @@ async def test_clients_share_connections_while_any_is_open_or_somebody_keeps_the
         peers.append(request.transport.get_extra_info("peername") if request.transport else None)
         return web.json_response(GOOD)
 
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    async with ChatClient(f"{base}/1") as first:
-        await first.complete([])
-        async with ChatClient(f"{base}/2") as second:
-            await second.complete([])
-    async with ChatClient(f"{base}/3") as third:
-        await third.complete([])
-    async with connections_kept():  # as a rollout server does while it lives
-        for number in (4, 5):
-            async with ChatClient(f"{base}/{number}") as another:
-                await another.complete([])
-    await runner.cleanup()
+    async with answering(answer) as base:
+        async with ChatClient(f"{base}/1") as first:
+            await first.complete([])
+            async with ChatClient(f"{base}/2") as second:
+                await second.complete([])
+        async with ChatClient(f"{base}/3") as third:
+            await third.complete([])
+        async with connections_kept():  # as a rollout server does while it lives
+            for number in (4, 5):
+                async with ChatClient(f"{base}/{number}") as another:
+                    await another.complete([])
     assert peers[0] == peers[1] != peers[2] != peers[3] == peers[4]
     with pytest.raises(RuntimeError, match="not open"):
         await first.complete([])

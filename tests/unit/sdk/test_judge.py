@@ -32,6 +32,7 @@ from osmosis.sdk.judge_model import (
     provider_of,
     resolve_judge,
 )
+from support.server import answering
 
 OFFLINE = {"provider": "offline", "model": "judge"}
 FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_budget_s=5)
@@ -230,18 +231,12 @@ async def test_a_judge_of_generation_03_does_not_hold_up_the_event_loop() -> Non
         await release.wait()
         return web.json_response({"choices": [{"message": {"content": '{"score": 1, "explanation": "ok"}'}}]})
 
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", slow)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    info = {"provider": "openai", "model": "m", "api_base": f"http://127.0.0.1:{runner.addresses[0][1]}/v1"}
-    pending = background.result_of(_judged(info))
-    await asyncio.wait_for(asked.wait(), 20)  # the judge is on this very loop: blocking it would wait for ever
-    release.set()
-    result = await pending
+    async with answering(slow) as url:
+        pending = background.result_of(_judged({"provider": "openai", "model": "m", "api_base": f"{url}/v1"}))
+        await asyncio.wait_for(asked.wait(), 20)  # the judge is on this very loop: blocking it would wait for ever
+        release.set()
+        result = await pending
     assert (result.score, pending.score, pending == result) == (1.0, 1.0, True)
-    await runner.cleanup()
 
 
 async def _judged(info: dict[str, Any]) -> RubricResult:
@@ -278,15 +273,8 @@ async def endpoint(*answers: tuple[int, Any] | tuple[int, Any, dict[str, str]]) 
             body = {"choices": [{"message": {"role": "assistant", "content": body}, "finish_reason": "stop"}]}
         return web.json_response(body, status=status, headers=headers[0] if headers else None)
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1", asked
-    finally:
-        await runner.cleanup()
+    async with answering(answer, "/v1/chat/completions") as url:
+        yield f"{url}/v1", asked
 
 
 GOOD = '{"score": 0.75, "explanation": "fine"}'
@@ -381,7 +369,7 @@ async def test_a_judge_that_only_quotes_the_candidate_gives_no_score() -> None:
 
 STAND_IN = """
 import time
-time.sleep(3)
+time.sleep(1.2)
 class Reply:
     def model_dump(self, **_):
         message = {"role": "assistant", "content": '{"score": 0.5, "explanation": "fair"}'}
@@ -393,7 +381,7 @@ async def acompletion(**_):
 
 def test_the_time_limit_is_the_provider_s_and_not_that_of_an_import(tmp_path: Path) -> None:
     (tmp_path / "litellm.py").write_text(STAND_IN)
-    info = {"provider": "groq", "model": "m", "api_key": "k", "timeout": 2}
+    info = {"provider": "groq", "model": "m", "api_key": "k", "timeout": 1}
     code = f"from osmosis import evaluate_rubric; print(evaluate_rubric('rubric', 'solution', {info}))"
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
