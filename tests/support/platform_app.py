@@ -28,6 +28,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import service as workspaces
 
 from .command_line import CommandRun, login_environ, run_command
+from .platform_process import lay_database
 
 START_TIMEOUT_S = 20.0
 
@@ -75,6 +76,8 @@ def running_platform(
     """
     import uvicorn
 
+    if "OSMOSIS_DATABASE_URL" not in (environ or {}):
+        lay_database(data_dir)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     variables = {"PATH": os.environ["PATH"], **(environ or {})}

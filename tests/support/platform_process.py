@@ -40,6 +40,15 @@ def _empty_database() -> bytes:
         return file.read_bytes()
 
 
+def lay_database(data_dir: Path) -> None:
+    """Where a data folder has no database, put an empty one with its tables: migrations are most of a first start."""
+    ours = data_dir / "platform.db"
+    if not ours.exists():
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours.write_bytes(_empty_database())
+        ours.chmod(0o600)
+
+
 class PlatformProcess:
     """`python -m osmosis.platform serve` over one data folder, startable again."""
 
@@ -55,7 +64,9 @@ class PlatformProcess:
         """The beginning of its command: what puts it into a network of its own."""
 
     def start(self) -> None:
-        self._lay_database()
+        elsewhere = "database_url" in self.options or "OSMOSIS_DATABASE_URL" in self.environ
+        if not (self.within or elsewhere):  # not from outside into a disk of its own
+            lay_database(self.data_dir)
         options = []
         for key, value in self.options.items():
             options += [f"--{key.replace('_', '-')}", *([value] if value else [])]
@@ -67,16 +78,6 @@ class PlatformProcess:
             stderr=subprocess.DEVNULL,
         )
         until(self.answers, "the platform answers")
-
-    def _lay_database(self) -> None:
-        """Where it has no database yet, an empty one with its tables is put there: running the migrations is most of
-        a first start. Not from outside into a disk of its own."""
-        ours = self.data_dir / "platform.db"
-        if self.within or ours.exists() or "database_url" in self.options or "OSMOSIS_DATABASE_URL" in self.environ:
-            return
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours.write_bytes(_empty_database())
-        ours.chmod(0o600)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, (self.data_dir / "logs" / "platform.log").read_text()
