@@ -24,6 +24,8 @@ from osmosis.platform.settings import PlatformSettings
 
 POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")
 DATABASES = ["sqlite", *(["postgres"] if POSTGRES else [])]
+ON_SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""For tests whose queries others ask of each kind of database, and that look at something else."""
 
 
 @dataclass

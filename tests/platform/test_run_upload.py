@@ -17,6 +17,8 @@ from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.records.base import utc_now
 from support.platform_data import add_rollouts, add_run, report, rollout
 
+from .conftest import ON_SQLITE
+
 BASE = "eval-runs/imports"
 ATIF = {
     "schema_version": "ATIF-v1.7",
@@ -139,8 +141,16 @@ def of_ours(site: Any, values: dict[tuple[int, int], float], **more: Any) -> Upl
     return Upload(site, content, n=1, **more)
 
 
-def test_a_run_of_another_client_becomes_a_finished_run(site) -> None:
-    done = of_others(site).run()
+@pytest.fixture(scope="module")
+def uploaded(shared) -> dict[str, Any]:
+    """What the end of an upload answered: a run of another client, for tests that only look."""
+    upload = of_others(shared)
+    upload.extra = {"provenance": {"config_path": "configs/eval/multiply.toml"}}
+    return dict(upload.run())
+
+
+def test_a_run_of_another_client_becomes_a_finished_run(shared, uploaded) -> None:
+    site, done = shared, uploaded
     assert (done["status"], done["eval_run_name"]) == ("finalized", "nightly")
     assert done["uploaded_files"] == done["expected_files"] == 7
     info = site.json("GET", f"eval-runs/{done['eval_run_id']}")
@@ -161,8 +171,9 @@ def test_a_run_of_another_client_becomes_a_finished_run(site) -> None:
     assert 0 <= info["report"]["scores"][0]["pass_rate_interval"]["low"] < 0.5
 
 
-def test_its_artifacts_and_log_can_be_downloaded_and_nothing_is_left_of_the_upload(site) -> None:
-    of_others(site).run()
+@pytest.mark.usefixtures("uploaded")
+def test_its_artifacts_and_log_can_be_downloaded_and_nothing_is_left_of_the_upload(shared) -> None:
+    site = shared
     manifest = site.json("GET", "eval-runs/nightly/samples/manifest")
     paths = {file["path"] for file in manifest["files"]}
     assert {"artifacts/row_0_run_1/notes/why.txt", "logs.txt", "trajectories/row_1_run_1.json"} <= paths
@@ -188,14 +199,6 @@ def test_files_under_the_ids_of_their_rollouts(site) -> None:
     assert [path.name for path in folder.iterdir()] == ["r-0-0"]
 
 
-def test_whole_rollouts_and_their_report_stay_as_they_are(site) -> None:
-    upload = of_ours(site, {(0, 0): 1.0, (1, 0): 0.0})
-    upload.run()
-    stored = site.json("GET", "eval-runs/nightly/rollouts/1/0")
-    assert stored == json.loads(upload.content["trajectories/row_1_run_0.json"])
-    assert site.json("GET", "eval-runs/nightly")["report"] == json.loads(upload.content["report.json"])
-
-
 def test_an_interrupted_upload_goes_on_with_what_is_missing(site) -> None:
     upload = of_others(site)
     first = upload.open()
@@ -211,10 +214,13 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(site) -> None:
     assert site.json("GET", "eval-runs")["total_count"] == 1
 
 
-def test_a_changed_run_takes_the_place_of_its_earlier_upload_only_when_asked(site) -> None:
+def test_a_run_stays_as_it_is_and_a_changed_one_takes_its_place_only_when_asked(site) -> None:
     first = of_ours(site, {(0, 0): 1.0, (1, 0): 0.0})
     first.content["artifacts/row_0_run_0/a.txt"] = b"old"
     run_id = first.run()["eval_run_id"]
+    stored = site.json("GET", "eval-runs/nightly/rollouts/1/0")
+    assert stored == json.loads(first.content["trajectories/row_1_run_0.json"])
+    assert site.json("GET", "eval-runs/nightly")["report"] == json.loads(first.content["report.json"])
     changed = of_ours(site, {(0, 0): 1.0, (1, 0): 1.0})
     refused = changed.open(expect=409)
     assert refused["eval_run_name"] == "nightly"
@@ -261,6 +267,7 @@ def test_what_does_not_arrive_as_announced_is_sent_again(site) -> None:
     assert upload.open()["uploaded_files"] == 1
 
 
+@ON_SQLITE
 def test_a_large_file_travels_in_parts(site) -> None:
     upload = of_others(site)
     upload.content["artifacts/row_0_run_0/big.bin"] = bytes(range(256)) * 40
@@ -304,8 +311,7 @@ def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> 
         "rollout_id": jsonl([line(0, 0) | {"rollout_id": "../x"}]),
     }
     for number, (words, index) in enumerate(broken.items()):
-        upload = of_others(site, **{"index.jsonl": index})
-        upload.local_run_id = f"broken-{number}"
+        upload = Upload(site, {"index.jsonl": index, "progress.json": b"{}"}, local_run_id=f"broken-{number}")
         assert words in upload.run(expect=400)["message"]
     counted = of_ours(site, {(0, 0): 1.0})
     counted.content["report.json"] = json.dumps(report(2, 1).to_dict()).encode()
@@ -313,11 +319,9 @@ def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> 
     assert site.json("GET", "eval-runs")["total_count"] == 0
 
 
-def test_an_uploaded_run_is_retried_where_it_was_made(site) -> None:
-    upload = of_others(site)
-    upload.extra = {"provenance": {"config_path": "configs/eval/multiply.toml"}}
-    upload.run()
-    refused = site.json("POST", "eval-runs/nightly/retry", expect=409, json={})
+@pytest.mark.usefixtures("uploaded")
+def test_an_uploaded_run_is_retried_where_it_was_made(shared) -> None:
+    refused = shared.json("POST", "eval-runs/nightly/retry", expect=409, json={})
     assert refused["local_run"] == {"eval_run_name": "nightly", "config_path": "configs/eval/multiply.toml"}
 
 
@@ -366,20 +370,14 @@ def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site
 
 
 def test_what_a_crash_left_of_a_run_that_nobody_saw_goes(site) -> None:
-    workspace = with_session(site, lambda session: session.scalars(sa.select(tables.Workspace.id)).one())
-    kept = add_run(site.platform, workspace, "young", kind=finished_run.UNSEEN)
-    left = add_run(site.platform, workspace, "old", kind=finished_run.UNSEEN)
+    kept = add_run(site.platform, site.workspace_id, "young", kind=finished_run.UNSEEN)
+    left = add_run(site.platform, site.workspace_id, "old", kind=finished_run.UNSEEN)
     add_rollouts(site.platform, left, [rollout(row, 0) for row in range(3)])
     with site.platform.db.write() as session:
         session.get_one(tables.Run, left).updated_at = utc_now() - timedelta(days=1)
     assert site.json("GET", "eval-runs")["total_count"] == 0
     finished_run.recover(site.platform)
-    assert with_session(site, lambda session: session.scalars(sa.select(tables.Run.id)).all()) == [kept]
-
-
-def with_session(site: Any, ask: Any) -> Any:
-    with site.platform.db.read() as session:
-        return ask(session)
+    assert site.stored(sa.select(tables.Run.id)) == [kept]
 
 
 def test_nobody_else_sees_a_session(site) -> None:

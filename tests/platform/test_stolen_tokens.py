@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from .conftest import ON_SQLITE
 from .test_workers import Box, submit, worker_token
 
+pytestmark = ON_SQLITE
 OWN = "/api/jobs/{run_id}"
 """Where a lease speaks for its run."""
 WORK = "/api/workers/"

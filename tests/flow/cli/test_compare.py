@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from osmosis.client import PlatformClient
-from osmosis.engine.journal import Journal
 from osmosis.errors import Forbidden
 from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.metrics.summary import Terms, summarize
@@ -18,7 +17,6 @@ from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.annotations import Annotation, MarkChange
-from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.training import plan_training
 from osmosis.viewer import routes
@@ -27,6 +25,7 @@ from support.command_line import CommandRun
 from support.git_workspace import GitWorkspace
 from support.platform_app import RunningPlatform, running_platform
 from support.platform_data import add_rollouts, add_run, rollout
+from support.stored_run import stored_run
 
 Run = Callable[..., CommandRun]
 
@@ -43,29 +42,23 @@ def rollouts(passed: int) -> list[Rollout]:
 
 
 def keep_local(cwd: Path, name: str, passed: int) -> None:
-    plan = EvalPlan(
-        name=name, agent="agent:run", dataset="d.jsonl", model=ModelSpec.parse("offline/x"), selection=Selection()
-    )
-    journal = Journal(cwd / ".osmosis" / "runs" / name)
-    journal.open(plan)
-    for one in rollouts(passed):
-        journal.append(one)
-    journal.close()
+    stored_run(cwd / ".osmosis" / "runs" / name, rollouts(passed), rows=ROWS, attempts=1)
 
 
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
-    """With `base-1` and `trained-1`; beside it local runs `base` and `trained`."""
-    with running_platform(tmp_path / "data") as running:
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
+    """With `base-1` and `trained-1`; what a test adds has names of its own."""
+    with running_platform(tmp_path_factory.mktemp("platform") / "data") as running:
         for name, passed in (("base-1", 6), ("trained-1", 20)):
             add_rollouts(running.parts, add_run(running.parts, running.workspace_id, name), rollouts(passed))
-            keep_local(tmp_path, name.removesuffix("-1"), passed)
         yield running
 
 
 @pytest.fixture
 def run(tmp_path: Path, platform: RunningPlatform) -> Run:
-    """The command line, beside all of them."""
+    """The command line, beside local runs `base` and `trained` of the same rollouts."""
+    for name, passed in (("base", 6), ("trained", 20)):
+        keep_local(tmp_path, name, passed)
     return partial(platform.run, cwd=tmp_path)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from osmosis.cli.core import completion
-from osmosis.engine.journal import Journal
-from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Rollout
 from support.command_line import CommandRun, run_command
 from support.command_reference import commands
 from support.eval_project import ROLLOUT, write_rows
 from support.platform_app import RunningPlatform
 from support.platform_data import add_rollouts, add_run, rollout
+from support.stored_run import stored_run
 
 Run = Callable[..., CommandRun]
 
@@ -63,14 +62,6 @@ def test_every_argument_that_speaks_of_a_run_is_completed_as_one() -> None:
                 assert completer_of(command, argument) in fitting, (path, argument.name)
 
 
-def keep_local(folder: Path) -> None:
-    plan = EvalPlan(name="nightly", agent="agent:run", dataset="d.jsonl", model=ModelSpec.parse("offline/x"))
-    journal = Journal(folder / ".osmosis" / "runs" / "nightly")
-    journal.open(plan)
-    journal.append(rollout(0, 0, 1.0))
-    journal.close()
-
-
 @pytest.fixture
 def run(tmp_path: Path, platform: RunningPlatform) -> Run:
     """The command line in a workspace whose config, run as `sums-1`, answered `What is 1 * 7?` with 8."""
@@ -80,7 +71,7 @@ def run(tmp_path: Path, platform: RunningPlatform) -> Run:
     (home / "data").mkdir()
     (home / "rollouts" / "chat" / "main.py").write_text(ROLLOUT)
     write_rows(home / "data" / "sums.jsonl", 3)
-    keep_local(home)
+    stored_run(home / ".osmosis" / "runs" / "nightly", [rollout(0, 0, 1.0)], rows=1, attempts=1)
     config = {
         "experiment": {"rollout": "chat", "entrypoint": "main.py", "model_path": "openai/x", "dataset": "sums"},
         "evaluation": {"n": 1, "limit": 3},

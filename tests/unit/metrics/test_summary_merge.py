@@ -100,6 +100,8 @@ def test_any_split_into_shards_has_the_report_of_one_job(
     together = reduce(merged, data.draw(st.permutations(parts)), Summary(terms, score_names=names))
     assert together.report(rows=ROWS).model_dump_json() == whole.model_dump_json()
     assert sum(counted) == together.completed == len(found)
+    for record in (whole, *whole.scores):
+        assert record.to_dict() == record.model_dump(mode="json", exclude_none=True), "it is dumped as any record"
 
 
 def test_neither_the_sign_of_zero_nor_the_order_of_attempts_shows_in_a_report() -> None:
@@ -129,13 +131,3 @@ def test_what_was_merged_stays_as_it_was(found: list[Rollout], terms: Terms, cut
     for one in found:  # what is counted after a merge is counted in one of the two
         first.add(one.model_copy(update={"row_index": one.row_index + ROWS}))
     assert second.report().model_dump_json() == alone
-
-
-@given(found=a_run(), terms=terms)
-@MOSTLY_QUIET
-def test_a_report_is_dumped_as_any_record(found: list[Rollout], terms: Terms) -> None:
-    report = summarize(found, terms, rows=ROWS)
-    assert report.to_dict() == report.model_dump(mode="json", exclude_none=True)
-    assert [one.to_dict() for one in report.scores] == [
-        one.model_dump(mode="json", exclude_none=True) for one in report.scores
-    ]
