@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from osmosis.platform.auth import tokens, users
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import rollout_servers
 from osmosis.platform.workspaces.rollout_servers import ProbeTarget
+from support.receivers import Answer, Asked, site as serving_site
 
 KEY = "server-key-that-must-not-leak"
 REGISTER = "rollout-server/register"
@@ -41,35 +40,20 @@ class Agent:
     def body(self) -> dict[str, Any]:
         return {"host": "127.0.0.1", "port": self.port, "agent_loop_name": "calculator", "api_key": self.key}
 
-    def say(self, handler: BaseHTTPRequestHandler) -> None:
-        path = handler.path.strip("/")
+    def say(self, asked: Asked) -> Answer:
+        path = asked.path.strip("/")
         self.asked.append(path)
-        right = path == "health" or handler.headers["Authorization"] == f"Bearer {self.key}"
-        handler.send_response((307 if self.away else self.status) if right else 401)
-        if self.away:
-            handler.send_header("Location", self.away)
-        handler.end_headers()
-        handler.wfile.write(json.dumps(self.answer).encode())
+        right = path == "health" or asked.headers["Authorization"] == f"Bearer {self.key}"
+        status = (307 if self.away else self.status) if right else 401
+        return status, {"Location": self.away} if self.away else {}, json.dumps(self.answer).encode()
 
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
     found = Agent()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found.say(self)
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving_site(found.say) as url:
+        found.port = int(url.rpartition(":")[2])
         yield found
-        server.shutdown()
-        thread.join()
 
 
 def listed(site: Any, **kwargs: Any) -> list[dict[str, Any]]:

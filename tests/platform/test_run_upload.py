@@ -311,7 +311,12 @@ def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> 
         "rollout_id": jsonl([line(0, 0) | {"rollout_id": "../x"}]),
     }
     for number, (words, index) in enumerate(broken.items()):
-        upload = Upload(site, {"index.jsonl": index, "progress.json": b"{}"}, local_run_id=f"broken-{number}")
+        content = {
+            "index.jsonl": index,
+            "progress.json": b"{}",
+            "trajectories/row_0_run_0.json": json.dumps(ATIF).encode(),
+        }
+        upload = Upload(site, content, local_run_id=f"broken-{number}")
         assert words in upload.run(expect=400)["message"]
     counted = of_ours(site, {(0, 0): 1.0})
     counted.content["report.json"] = json.dumps(report(2, 1).to_dict()).encode()

@@ -1,10 +1,11 @@
-"""A hook and a mail server on loopback that keep the notices they get."""
+"""Servers on loopback in threads that answer as told and keep what they get: any site, a hook, a mail server."""
 
 from __future__ import annotations
 
 import socketserver
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,46 @@ class Received:
     answers: list[int] = field(default_factory=list)
     """Statuses of the next answers; then 200."""
     mails: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Asked:
+    """A request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Of any case."""
+    body: bytes
+
+
+Answer = tuple[int, Mapping[str, str], bytes]
+"""Status, headers, body."""
+
+
+@contextmanager
+def site(answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The URL of a server that answers every request with what `answer` makes of it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, headers, content = answer(Asked(self.command, self.path, self.headers, body))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = handle_any
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with _serving(server) as port:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -34,18 +75,13 @@ def _serving(server: socketserver.TCPServer) -> Iterator[int]:
 def hook() -> Iterator[Received]:
     received = Received()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            received.posts.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(received.answers.pop(0) if received.answers else 200)
-            self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-            self.end_headers()
+    def take(asked: Asked) -> Answer:
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        received.posts.append((asked.path, headers, asked.body))
+        return received.answers.pop(0) if received.answers else 200, {"Location": "http://127.0.0.1:1/elsewhere"}, b""
 
-        def log_message(self, *_: object) -> None: ...
-
-    with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
-        received.url = f"http://127.0.0.1:{port}/hooks/s3cret"
+    with site(take) as url:
+        received.url = f"{url}/hooks/s3cret"
         yield received
 
 

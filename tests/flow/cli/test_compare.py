@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from osmosis.client import PlatformClient
+from osmosis.engine.journal import Journal
 from osmosis.errors import Forbidden
 from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.metrics.summary import Terms, summarize
@@ -17,6 +18,7 @@ from osmosis.platform.runs import rollouts as judgements
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.annotations import Annotation, MarkChange
+from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.training import plan_training
 from osmosis.viewer import routes
@@ -25,7 +27,6 @@ from support.command_line import CommandRun
 from support.git_workspace import GitWorkspace
 from support.platform_app import RunningPlatform, running_platform
 from support.platform_data import add_rollouts, add_run, rollout
-from support.stored_run import stored_run
 
 Run = Callable[..., CommandRun]
 
@@ -42,7 +43,11 @@ def rollouts(passed: int) -> list[Rollout]:
 
 
 def keep_local(cwd: Path, name: str, passed: int) -> None:
-    stored_run(cwd / ".osmosis" / "runs" / name, rollouts(passed), rows=ROWS, attempts=1)
+    plan = EvalPlan(name=name, agent="agent:run", dataset="d.jsonl", model=ModelSpec.parse("offline/x"))
+    journal = Journal(cwd / ".osmosis" / "runs" / name)
+    journal.open(plan)
+    journal.append_all(rollouts(passed))
+    journal.close()
 
 
 @pytest.fixture(scope="module")
@@ -110,18 +115,18 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(run: Run) -> None:
 
 
 def test_local_and_platform_runs_are_exported_side_by_side(run: Run, tmp_path: Path) -> None:
-    done = run("view", "base", "trained-1", "--export", "pages")
+    done = run("view", "trained", "base-1", "--export", "pages")
     assert done.code == 0, done.err
     folder = tmp_path / "pages"
     pages = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.html")}
-    assert "platform:trained-1" in pages["index.html"]
+    assert "platform:base-1" in pages["index.html"]
     compared = [text for name, text in pages.items() if name.startswith("compare/")]
     table = next(text for text in compared if "Compare 2 runs" in text)
     assert "better" in table
     assert "+14 −0" in table
     assert sum("Compare 2 runs" not in text for text in compared) >= 14, "a page for each flip"
-    assert "on the platform" in pages["runs/trained-1~platform/index.html"]
-    assert "What is" in pages["runs/trained-1~platform/rollouts/3-0.html"], "the conversation was fetched"
+    assert "on the platform" in pages["runs/base-1~platform/index.html"]
+    assert "What is" in pages["runs/base-1~platform/rollouts/3-0.html"], "the conversation was fetched"
 
 
 def test_what_view_cannot_find_and_what_is_on_both_sides_is_said(run: Run, tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import http.server
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from osmosis.platform.git.mirror import Remote, reaching
 from osmosis.platform.settings import PlatformSettings
 from support.platform_app import RunningPlatform, running_platform
 from support.platform_process import until
+from support.receivers import Answer, Asked, site
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----"
 
@@ -129,23 +128,12 @@ def redirecting(to: str) -> Iterator[tuple[str, list[str]]]:
     """A server that redirects everybody, and the requests that it got."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(302)
-            self.send_header("Location", f"{to}{self.path}")
-            self.end_headers()
+    def lead_away(request: Asked) -> Answer:
+        asked.append(request.path)
+        return 302, {"Location": f"{to}{request.path}"}, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with site(lead_away) as url:
+        yield url, asked
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:

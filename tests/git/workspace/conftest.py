@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from support.git_workspace import GitWorkspace
+from support.receivers import Answer, Asked, site
 
 
 @pytest.fixture
@@ -47,24 +46,9 @@ def repo(pushed: Path, tmp_path: Path) -> GitWorkspace:
 def answering(answer: Callable[[str, str], tuple[int, object]]) -> Iterator[str]:
     """The address of a platform on loopback that says what `answer` makes of method and path: status and body."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, said = answer(self.command, self.path.partition("?")[0])
-            body = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def say(asked: Asked) -> Answer:
+        status, said = answer(asked.method, asked.path.partition("?")[0])
+        return status, {}, json.dumps(said).encode()
 
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with site(say) as url:
+        yield url

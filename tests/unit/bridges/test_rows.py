@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -22,6 +20,7 @@ from osmosis.datasets.row_file import write_rows
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.records.run.annotations import Annotation
 from osmosis.sdk.foreign import PACKAGES
+from support.receivers import Answer, Asked, site
 
 LOG = Path(__file__).parents[2] / "fixtures" / "bridges" / "inspect_ai.eval"
 
@@ -44,35 +43,28 @@ COLUMNS: list[Mapping[str, str]] = []
 def hub() -> Iterator[str]:
     """An imitation of the documented `/splits` and `/rows` of the hub's server of datasets."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            query = dict(parse_qsl(address.query))
-            splits = [{"dataset": "org/sums", "config": "main", "split": name} for name in ("train", "test")]
-            body: dict[str, Any] = {"splits": splits}
-            if address.path == "/rows":
-                offset, length, total = int(query["offset"]), int(query["length"]), 150
-                numbers = range(offset, min(offset + length, total))
-                rows = [
-                    {
-                        "row_idx": number,
-                        "row": {"question": f"{number}+1?", "answer": query["split"], "level": number},
-                        "truncated_cells": ["question"] if query["dataset"] == "org/long" else [],
-                    }
-                    for number in numbers
-                ]
-                body = {"features": [], "rows": rows, "num_rows_total": total, "num_rows_per_page": 100}
-            is_there = query["dataset"] != "org/missing" and self.headers["authorization"] == "Bearer key"
-            self.send_response(200 if is_there else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+    def answer(asked: Asked) -> Answer:
+        address = urlsplit(asked.path)
+        query = dict(parse_qsl(address.query))
+        splits = [{"dataset": "org/sums", "config": "main", "split": name} for name in ("train", "test")]
+        body: dict[str, Any] = {"splits": splits}
+        if address.path == "/rows":
+            offset, length, total = int(query["offset"]), int(query["length"]), 150
+            numbers = range(offset, min(offset + length, total))
+            rows = [
+                {
+                    "row_idx": number,
+                    "row": {"question": f"{number}+1?", "answer": query["split"], "level": number},
+                    "truncated_cells": ["question"] if query["dataset"] == "org/long" else [],
+                }
+                for number in numbers
+            ]
+            body = {"features": [], "rows": rows, "num_rows_total": total, "num_rows_per_page": 100}
+        is_there = query["dataset"] != "org/missing" and asked.headers["authorization"] == "Bearer key"
+        return 200 if is_there else 404, {}, json.dumps(body).encode()
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with site(answer) as url:
+        yield url
 
 
 def test_a_dataset_that_is_no_folder_comes_page_by_page_from_the_hubs_server(hub: str, tmp_path: Path) -> None:

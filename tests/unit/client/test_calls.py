@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,55 +23,31 @@ from osmosis.errors import (
 )
 from osmosis.records.api.datasets import UploadPart, UploadPlan
 from support.private_tls import PrivateAuthority
-
-Answer = tuple[int, dict[str, str], bytes]
+from support.receivers import Answer, Asked, site
 
 
 class Server:
     """Answers with what the test says, and remembers what it was asked."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.answer: Callable[[dict[str, Any]], Answer] = lambda _: (200, {}, b"{}")
-        outer = self
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[Asked] = []
+        self.answer: Callable[[Asked], Answer] = lambda _: (200, {}, b"{}")
 
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                asked = {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": body}
-                outer.asked.append(asked)
-                status, headers, content = outer.answer(asked)
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = do_PUT = do_DELETE = handle_any
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
-        if tls:
-            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+    def take(self, asked: Asked) -> Answer:
+        self.asked.append(asked)
+        return self.answer(asked)
 
     def say(self, status: int, body: Any, **headers: str) -> None:
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         self.answer = lambda _: (status, named, json.dumps(body).encode())
 
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    yield made
-    made.close()
+    with site(made.take) as made.url:
+        yield made
 
 
 def test_every_call_says_who_asks_and_for_what(server: Server) -> None:
@@ -82,19 +55,19 @@ def test_every_call_says_who_asks_and_for_what(server: Server) -> None:
         client.datasets.page(limit=3)
         client.workspaces.list()
     first, second = server.asked
-    assert first["path"] == "/api/cli/datasets?limit=3&offset=0"
-    headers = {key.lower(): value for key, value in first["headers"].items()}
+    assert first.path == "/api/cli/datasets?limit=3&offset=0"
+    headers = first.headers
     assert headers["authorization"] == "Bearer tok"
     assert headers["x-osmosis-git"] == "o/r"
     assert headers["x-osmosis-cli-version"] == "1.0.0"
     assert headers["user-agent"] == "osmosis-cli/1.0.0"
-    assert "x-osmosis-git" not in {key.lower() for key in second["headers"]}
+    assert "x-osmosis-git" not in second.headers
 
 
 def test_a_workspace_name_replaces_the_repository(server: Server) -> None:
     with PlatformClient(server.url, "tok", identity="o/r", workspace="w") as client:
         client.datasets.page()
-    headers = {key.lower(): value for key, value in server.asked[0]["headers"].items()}
+    headers = server.asked[0].headers
     assert headers["x-osmosis-workspace"] == "w"
     assert "x-osmosis-git" not in headers
 
@@ -158,8 +131,8 @@ def test_a_platform_that_takes_long_is_not_said_to_be_down() -> None:
 
 
 def test_lists_are_followed_to_the_end(server: Server) -> None:
-    def pages(asked: dict[str, Any]) -> Answer:
-        offset = int(asked["path"].rpartition("offset=")[2])
+    def pages(asked: Asked) -> Answer:
+        offset = int(asked.path.rpartition("offset=")[2])
         following = offset + 2 if offset < 4 else None
         rows = [{"id": str(offset)}, {"id": str(offset + 1)}]
         return 200, {}, json.dumps({"datasets": rows, "next_offset": following}).encode()
@@ -176,7 +149,7 @@ def test_a_name_is_one_path_segment(server: Server) -> None:
     server.say(200, {"id": "1"})
     with PlatformClient(server.url, "t") as client:
         client.datasets.get("a/../b c")
-    assert server.asked[0]["path"] == "/api/cli/datasets/a%2F..%2Fb%20c"
+    assert server.asked[0].path == "/api/cli/datasets/a%2F..%2Fb%20c"
 
 
 def test_what_the_platform_says_about_versions_is_passed_on(server: Server) -> None:
@@ -190,14 +163,14 @@ def test_what_the_platform_says_about_versions_is_passed_on(server: Server) -> N
 def test_a_file_goes_up_whole_or_in_parts(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "d.jsonl"
     file.write_bytes(b"0123456789")
-    server.answer = lambda asked: (200, {"ETag": f'"{asked["path"]}"'}, b"")
+    server.answer = lambda asked: (200, {"ETag": f'"{asked.path}"'}, b"")
     transfer, moved = PlatformClient(server.url, None).transfer, []
     plan = UploadPlan(method="simple", presigned_url=f"{server.url}/u")
     assert transfer.upload(file, plan, moved.append) == []
-    assert server.asked[0]["body"] == b"0123456789"
+    assert server.asked[0].body == b"0123456789"
     parts = [UploadPart(part_number=n, presigned_url=f"{server.url}/{n}") for n in (1, 2, 3)]
     named = transfer.upload(file, UploadPlan(method="multipart", part_size=4, presigned_urls=parts))
-    assert [asked["body"] for asked in server.asked[1:]] == [b"0123", b"4567", b"89"]
+    assert [asked.body for asked in server.asked[1:]] == [b"0123", b"4567", b"89"]
     assert named[2].to_dict() == {"PartNumber": 3, "ETag": '"/3"'}
     assert sum(moved) == 10
 
@@ -226,10 +199,10 @@ def test_transfers_stay_on_safe_addresses(tmp_path: Path) -> None:
 
 def test_a_platform_of_a_private_authority_is_known_by_its_file_alone(tmp_path: Path) -> None:
     ours, another = (PrivateAuthority.made(tmp_path / name, "127.0.0.1") for name in ("ours", "another"))
-    server = Server(ours.context())
+    server = Server()
     server.say(200, {"user": {"id": "1", "email": "a@b", "name": "a"}})
     target = tmp_path / "file"
-    try:
+    with site(server.take, ours.context()) as server.url:
         with PlatformClient(server.url, "t", ca_file=str(ours.ca_file)) as client:
             assert client.call("GET", "verify")["user"]["email"] == "a@b"  # type: ignore[index]
             assert client.transfer.download(f"{server.url}/file", target) == target.stat().st_size > 0
@@ -238,6 +211,4 @@ def test_a_platform_of_a_private_authority_is_known_by_its_file_alone(tmp_path: 
                 with pytest.raises(NetworkError, match="CERTIFICATE_VERIFY_FAILED") as caught:
                     client.call("GET", "verify")
                 assert "--ca-file FILE" in (caught.value.hint or "")
-    finally:
-        server.close()
     assert len(server.asked) == 2, "nobody else was told the token"
