@@ -1,7 +1,10 @@
-"""A run in memory as a `RunSource`: what the viewer shows without a platform."""
+"""A run in memory as a `RunSource`: what the viewer shows without a platform, and its pages as text and records."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from osmosis.errors import NotFound
 from osmosis.records.api.body import LogEntry, LogPage
@@ -10,7 +13,9 @@ from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row, RowQuarantine
+from osmosis.viewer import routes
 from osmosis.viewer.index import IndexProgress, RolloutIndex
+from osmosis.viewer.page import Document, Page, QueryParams, build_environment
 from osmosis.viewer.run_source import (
     CheckpointLine,
     CodePair,
@@ -132,3 +137,34 @@ class Shelf:
 
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
+
+
+ENVIRONMENT = build_environment()
+
+
+def html_of(page: Page) -> str:
+    return ENVIRONMENT.get_template(page.template).render(**page.values)
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def answer_of(kept: KeptRun, path: str, query: str = "", **more: object) -> Page | Document:
+    """What stands at an address below the run; `query` as in an address, `more` adds to it what is no text of one."""
+    pairs = [*(pair.partition("=")[::2] for pair in query.split("&") if pair), *((k, str(v)) for k, v in more.items())]
+    found = routes.build_run_page(kept, path, QueryParams(pairs))
+    assert isinstance(found, Page | Document)
+    return found
+
+
+def page_of(kept: KeptRun, path: str, query: str = "", **more: object) -> str:
+    found = answer_of(kept, path, query, **more)
+    assert isinstance(found, Page)
+    return html_of(found)
+
+
+def record_of(kept: KeptRun, path: str, query: str = "", **more: object) -> Any:
+    found = answer_of(kept, path, query, **more)
+    assert isinstance(found, Document)
+    return json.loads(b"".join(found.content))

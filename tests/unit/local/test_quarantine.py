@@ -16,8 +16,9 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import QuarantinedRow
 from osmosis.viewer import routes
-from osmosis.viewer.page import QueryParams, build_environment
+from osmosis.viewer.page import QueryParams
 from support.command_line import CommandRun, run_command
+from support.kept_run import html_of
 from support.platform_data import rollout
 from support.stored_run import stored_run
 
@@ -162,12 +163,12 @@ def test_pages_say_it_and_have_the_verdict_of_the_command(folder: Path, tmp_path
     library = LocalLibrary([folder / ".osmosis" / "runs"], tmp_path / "cache")
     view = routes.build_page(library, "compare", QueryParams([("run", "before"), ("run", "after")]))
     assert view.values["other"].verdict == "no clear difference"
-    shown = build_environment().get_template(view.template).render(**view.values)
+    shown = html_of(view)
     assert "the judge wavers" in shown
     assert shown.count("/history?row=q-") == len(FLAKY)
     for asked, count in (((), len(FLAKY)), ((("row", "q-1"),), 1), ((("row", "q-7"),), 0)):
         view = routes.build_page(library, "history", QueryParams(list(asked)))
-        assert build_environment().get_template(view.template).render(**view.values).count("the judge wavers") == count
+        assert html_of(view).count("the judge wavers") == count
     found = go(folder, "eval", "history", "--here", "--row", "q-1").json
     assert [one["reason"] for one in found["quarantine"]] == ["the judge wavers"]
     assert json.loads(json.dumps(found["quarantine"]))[0]["expired"] is False

@@ -14,12 +14,10 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page
-from osmosis.viewer.page import Document, Page, QueryParams, build_environment
+from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.run_source import CodePair, CodeVersion, Fact, Origin, RunSettings, RunState
-from support.kept_run import KeptRun, Shelf
+from support.kept_run import KeptRun, Shelf, html_of
 from support.platform_data import report, rollout, timeout
-
-ENVIRONMENT = build_environment()
 
 
 def run_of(name: str, values: dict[int, float], **setting: object) -> KeptRun:
@@ -50,7 +48,7 @@ def record(shelf: Shelf, query: str) -> Any:
 def page(shelf: Shelf, query: str) -> str:
     found = routes.build_page(shelf, "compare", asked(query))
     assert isinstance(found, Page)
-    return ENVIRONMENT.get_template(found.template).render(**found.values)
+    return html_of(found)
 
 
 def asked(query: str) -> QueryParams:

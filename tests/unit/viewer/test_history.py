@@ -11,8 +11,9 @@ from osmosis.local.viewing.library import LocalLibrary
 from osmosis.records.run.history import PastRun, RowCount, Trade, find_start, find_unbeaten
 from osmosis.viewer import routes
 from osmosis.viewer.history import HistoryQuery, build_history
-from osmosis.viewer.page import QueryParams, build_environment
+from osmosis.viewer.page import QueryParams
 from support.command_line import run_command
+from support.kept_run import html_of
 from support.platform_data import rollout, timeout
 from support.stored_run import stored_run
 
@@ -100,7 +101,7 @@ def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None
 def test_runs_that_no_other_beats_are_marked(runs: Path, tmp_path: Path) -> None:
     assert [run["name"] for run in go(runs)["items"] if run["unbeaten"]] == ["a"]
     view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([]))
-    page = build_environment().get_template(view.template).render(**view.values)
+    page = html_of(view)
     assert page.count(">unbeaten<") == 1
 
     def trade(mean: float, cost: float | None, time: float, score: str = "exact") -> Trade:
@@ -129,7 +130,7 @@ def test_every_dataset_has_a_chart_and_a_table_of_its_own(runs: Path, tmp_path: 
 
 def test_a_row_that_no_run_has_is_said_to_be_nowhere(runs: Path, tmp_path: Path) -> None:
     view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([("row", "nowhere")]))
-    assert "No run has a rollout of this row." in build_environment().get_template(view.template).render(**view.values)
+    assert "No run has a rollout of this row." in html_of(view)
 
 
 def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path) -> None:

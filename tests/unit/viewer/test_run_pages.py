@@ -1,10 +1,7 @@
 """The pages of a run in memory."""
 
-import json
-import re
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -20,35 +17,14 @@ from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.diff import split_files
-from osmosis.viewer.page import Document, Page, QueryParams, build_environment
+from osmosis.viewer.page import QueryParams
 from osmosis.viewer.routes import list_config_tables
 from osmosis.viewer.run_source import CheckpointLine, Fact, Origin, RunSettings, RunState
-from support.kept_run import KeptRun
+from support.kept_run import KeptRun, html_of, page_of, record_of, text_of
 from support.platform_data import report, rollout, timeout
 
-ENVIRONMENT = build_environment()
 STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
 EVIL = "<script>alert(1)</script>"
-
-
-def shown(view: Page) -> str:
-    return ENVIRONMENT.get_template(view.template).render(**view.values)
-
-
-def page_of(kept: KeptRun, path: str, **query: object) -> str:
-    found = routes.build_run_page(kept, path, QueryParams((name, str(value)) for name, value in query.items()))
-    assert isinstance(found, Page)
-    return shown(found)
-
-
-def record_of(kept: KeptRun, path: str, **query: object) -> Any:
-    found = routes.build_run_page(kept, path, QueryParams((name, str(value)) for name, value in query.items()))
-    assert isinstance(found, Document)
-    return json.loads(b"".join(found.content))
-
-
-def text_of(page: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
 @pytest.fixture
@@ -58,7 +34,7 @@ def kept() -> KeptRun:
 
 
 def test_the_page_of_a_run_shows_every_figure_of_its_report(kept: KeptRun) -> None:
-    said = text_of(shown(routes.run_page(kept, QueryParams())))
+    said = text_of(html_of(routes.run_page(kept, QueryParams())))
     for figure in figures(report(2, 2)):
         assert f"{figure.label[:1].upper()}{figure.label[1:]} {figure.text}" in said
         assert figure.between in said
@@ -70,16 +46,16 @@ def test_the_parts_of_a_score_have_their_means(kept: KeptRun) -> None:
         return {"reward": Score(name="reward", value=ran, parts={"shape": shape, "ran": ran})}
 
     kept.kept = [rollout(0, 0, scores=scores(1.0, 0.5)), rollout(1, 0, scores=scores(0.0, 0.25)), *kept.kept]
-    text = text_of(shown(routes.run_page(kept, QueryParams())))
+    text = text_of(html_of(routes.run_page(kept, QueryParams())))
     assert "Parts of the scores Score Part Mean Rollouts reward shape 0.375 2 reward ran 0.500 2" in text
     kept.kept = kept.kept[2:]
-    assert "Parts of the scores" not in shown(routes.run_page(kept, QueryParams()))
+    assert "Parts of the scores" not in html_of(routes.run_page(kept, QueryParams()))
 
 
 def test_values_of_a_dataset_stand_in_figures_as_text(kept: KeptRun) -> None:
     kind = GroupReport(column="kind", value=EVIL, rows=7, scores=report(2, 2).scores)
     kept.found = report(2, 2, groups=[kind])
-    page = shown(routes.run_page(kept, QueryParams()))
+    page = html_of(routes.run_page(kept, QueryParams()))
     assert EVIL not in page
     assert "7 rows, pass rate" in page
 
@@ -91,7 +67,7 @@ def test_what_a_run_was_made_of(kept: KeptRun) -> None:
         Fact("Code", "abc", code=True),
     )
     kept.made_of = Origin(facts, [RunEvent(timestamp="2026-01-02T03:04:05", status="finished", reason="")])
-    page = shown(routes.run_page(kept, QueryParams()))
+    page = html_of(routes.run_page(kept, QueryParams()))
     assert '<a href="/files">runs/&lt;script&gt;' in page
     assert "Commit none" in text_of(page)
     assert "<code>abc</code>" in page
@@ -122,29 +98,29 @@ def test_what_was_not_committed_is_shown_line_by_line(kept: KeptRun) -> None:
     assert split_files("") == []
     note = SnapshotNote(parent="abc" * 10, files=["rollouts/multiply/main.py", "new.md"], diff=DIFF)
     kept.made_of = Origin((), [], note)
-    page = shown(routes.run_page(kept, QueryParams()))
+    page = html_of(routes.run_page(kept, QueryParams()))
     assert '<span class="removed">-&lt;old&gt;</span>' in page
     assert '<span class="added">+&lt;script&gt;alert(1)&lt;/script&gt;</span>' in page
     assert EVIL not in page
     assert "from commit abcabcabcabc , in 2 files" in text_of(page)
     kept.made_of = Origin((), [], SnapshotNote(files=["only.bin"]))
-    assert "<code>only.bin</code>" in shown(routes.run_page(kept, QueryParams()))
+    assert "<code>only.bin</code>" in html_of(routes.run_page(kept, QueryParams()))
 
 
 def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:
-    assert "hx-sse:connect" not in shown(routes.run_page(kept, QueryParams()))
+    assert "hx-sse:connect" not in html_of(routes.run_page(kept, QueryParams()))
     kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
-    page = shown(routes.run_page(kept, QueryParams()))
+    page = html_of(routes.run_page(kept, QueryParams()))
     assert 'hx-sse:connect="/runs/nightly/events?"' in page
     assert 'aria-current="step">rollouts' in page
     part, final = routes.build_run_changes(kept, QueryParams())
-    assert shown(part) in page
+    assert html_of(part) in page
     assert not final
 
 
 def test_a_finished_run_is_followed_until_it_is_indexed(kept: KeptRun) -> None:
     kept.unread = 7
-    page = shown(routes.run_page(kept, QueryParams()))
+    page = html_of(routes.run_page(kept, QueryParams()))
     assert "Indexing the rollouts" in text_of(page)
     assert "hx-sse:connect" in page
     assert not routes.build_run_changes(kept, QueryParams())[1]
@@ -154,13 +130,13 @@ def test_what_changes_is_all_that_a_page_counts(kept: KeptRun) -> None:
     kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
     for of, query in (("rollouts", "outcome=passed&sort=reward"), ("logs", "level=error")):
         asked = QueryParams(parse_qsl(query))
-        page = shown(routes.build_run_page(kept, of, asked))
+        page = html_of(routes.build_run_page(kept, of, asked))
         part, final = routes.build_run_changes(kept, QueryParams([*asked.pairs, ("of", of)]))
-        assert shown(part) in page
+        assert html_of(part) in page
         assert f'hx-sse:connect="/runs/nightly/events?{query.replace("&", "&amp;")}&amp;of={of}"' in page
         assert page.count("hx-sse:connect") == 1
         assert "hx-get" not in page
-        assert "of=" not in shown(part), "links go to the page, not to its stream"
+        assert "of=" not in html_of(part), "links go to the page, not to its stream"
         assert not final
     with pytest.raises(NotFound):
         routes.build_run_changes(kept, QueryParams([("of", "config")]))
@@ -168,7 +144,7 @@ def test_what_changes_is_all_that_a_page_counts(kept: KeptRun) -> None:
 
 def test_a_run_without_a_report_says_what_it_waits_for() -> None:
     waiting = KeptRun(replace(STATE, status=RunStatus.RUNNING, model="offline/calculator", completed=0))
-    said = text_of(shown(routes.run_page(waiting, QueryParams())))
+    said = text_of(html_of(routes.run_page(waiting, QueryParams())))
     assert "Figures appear with the first rollout" in said
     assert "stand-in" in said
 
@@ -188,7 +164,7 @@ def test_a_run_that_its_own_limit_ended_did_not_fail() -> None:
 def test_curves_of_a_training_run() -> None:
     points = [MetricPoint(key="loss", step=step, value=1.0 / step) for step in (1, 2)]
     training = KeptRun(replace(STATE, kind="training"), curve=points)
-    assert "loss" in text_of(shown(routes.run_page(training, QueryParams())))
+    assert "loss" in text_of(html_of(routes.run_page(training, QueryParams())))
 
 
 def test_a_training_run_shows_alarms_curves_and_its_best_checkpoint() -> None:
@@ -199,12 +175,12 @@ def test_a_training_run_shows_alarms_curves_and_its_best_checkpoint() -> None:
         for step, reward in ((1, 0.5), (2, 0.75), (3, 0.25))
     ]
     training = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING), curve=points, saved=saved)
-    said = text_of(shown(routes.run_page(training, QueryParams())))
+    said = text_of(html_of(routes.run_page(training, QueryParams())))
     assert "nothing is learned from them" in said
     assert "multiply-1-step-2 best" in said
     assert "Training reward" in said
     nothing = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING))
-    assert "Curves appear with the first step" in text_of(shown(routes.run_page(nothing, QueryParams())))
+    assert "Curves appear with the first step" in text_of(html_of(routes.run_page(nothing, QueryParams())))
 
 
 def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
@@ -227,7 +203,7 @@ def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
     kept.lines = [LogEntry(timestamp="2026-01-02T03:04:05", level="info", step="x", message=EVIL, details={"a": 1})]
     page, lines = (
         page_of(kept, "logs", level="odd"),
-        shown(routes.build_run_changes(kept, QueryParams([("of", "logs")]))[0]),
+        html_of(routes.build_run_changes(kept, QueryParams([("of", "logs")]))[0]),
     )
     assert lines in page
     assert EVIL not in page
@@ -255,7 +231,7 @@ def test_the_twin_says_what_the_page_does(kept: KeptRun) -> None:
 
 def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:
     kept.fixed = RunSettings({"evaluation": {"n": 3, "flag": True}}, "As run", (Fact("Rows", "0-9"),))
-    said = text_of(shown(routes.config_page(kept)))
+    said = text_of(html_of(routes.config_page(kept)))
     assert "[evaluation] n = 3 flag = true" in said
     assert "As run Rows 0-9" in said
 

@@ -1,6 +1,5 @@
 """The charts of training runs: alone, overlaid, smoothed."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,9 +10,9 @@ from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.charts import ChartedRun, build_charts
-from osmosis.viewer.page import Page, QueryParams, build_environment
+from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.run_source import RunSettings, RunState
-from support.kept_run import KeptRun, Shelf
+from support.kept_run import KeptRun, Shelf, html_of, text_of
 
 REWARD = "rollout/raw_reward"
 
@@ -78,8 +77,8 @@ def test_training_runs_are_compared_on_one_page() -> None:
     library = Shelf(runs)
     page = routes.build_page(library, "/compare", QueryParams([("run", "a"), ("run", "b"), ("smooth", "more")]))
     assert isinstance(page, Page)
-    text = build_environment().get_template(page.template).render(**page.values)
-    plain = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    text = html_of(page)
+    plain = text_of(text)
     assert "Best training reward 0.500 1.000" in plain
     assert "training.lr 0.1 0.2" in plain
     assert "<title>step 2: a 0.5, b 0.75</title>" in text
