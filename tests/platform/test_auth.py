@@ -66,8 +66,8 @@ def test_a_denied_and_an_expired_login(site) -> None:
         ({"Authorization": "Bearer osm_unknown"}, "TOKEN_INVALID"),
     ],
 )
-def test_every_refusal_has_its_code(site, header, code) -> None:
-    answer = site.anonymous.get("/api/cli/verify", headers=header)
+def test_every_refusal_has_its_code(shared, header, code) -> None:
+    answer = shared.anonymous.get("/api/cli/verify", headers=header)
     assert answer.status_code == 401
     assert answer.json()["code"] == code
     assert answer.json()["error"] == answer.json()["message"]
@@ -128,8 +128,8 @@ def test_a_stranger_sees_no_workspace_of_others(site) -> None:
 @pytest.mark.parametrize(
     ("version", "status"), [("0.3.8", "current"), ("1.0.0", "current"), ("0.2.10", "deprecated"), ("odd", "current")]
 )
-def test_clients_learn_how_their_version_stands(site, version, status) -> None:
-    answer = site.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": version})
+def test_clients_learn_how_their_version_stands(shared, version, status) -> None:
+    answer = shared.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": version})
     assert answer.status_code == 200
     assert answer.headers["X-Osmosis-Version-Status"] == status
 

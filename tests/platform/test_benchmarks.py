@@ -31,13 +31,23 @@ ENDPOINT = {"type": "endpoint", "base_url": "http://127.0.0.1:9/v1", "model": "m
 ECHO = {"type": "provider", "model": "offline/echo", "api_key_secret": "ECHO_KEY"}
 
 
-@pytest.fixture
-def site(ready: Site) -> Site:
-    ready.upload("multiply", TASKS.encode())
+def prepared(site: Site) -> Site:
+    site.upload("multiply", TASKS.encode())
     for name in ("ECHO_KEY", "VERIFIER_KEY", "TOOL_KEY"):
         body = {"name": name, "value": "v", "scope": "workspace"}
-        ready.json("POST", "environment-secrets", json=body)
-    return ready
+        site.json("POST", "environment-secrets", json=body)
+    return site
+
+
+@pytest.fixture
+def site(ready: Site) -> Site:
+    return prepared(ready)
+
+
+@pytest.fixture(scope="module")
+def refusing(shared: Site) -> Site:
+    """As `site`, for tests that are refused."""
+    return prepared(shared)
 
 
 def body(*agents: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -177,12 +187,12 @@ def test_the_harness_of_harbor_tasks_is_for_the_rollout(site: Site) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_key(
-    site: Site, agents: list[dict[str, Any]], sections: dict[str, Any], key: str
+    refusing: Site, agents: list[dict[str, Any]], sections: dict[str, Any], key: str
 ) -> None:
-    refused = submit(site, *agents, expect=400, **sections)
+    refused = submit(refusing, *agents, expect=400, **sections)
     assert [issue["key"] for issue in refused["issues"]] == [key]
     assert refused["hint"]
-    assert evaluations(site) == []
+    assert evaluations(refusing) == []
 
 
 def test_all_agents_are_submitted_or_none(site: Site) -> None:

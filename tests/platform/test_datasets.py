@@ -15,6 +15,8 @@ from osmosis.platform import tables
 from osmosis.platform.datasets import ingest
 from osmosis.platform.objects.parts import dataset_key, upload_key
 
+from .conftest import ON_SQLITE
+
 
 def rows(count: int = 6, **extra) -> bytes:
     lines = [{"user_prompt": f"What is {n}?", "ground_truth": str(n), **extra} for n in range(count)]
@@ -129,13 +131,14 @@ def test_a_bad_file_is_refused_with_its_line(shared, extension, content, where, 
     )
 
 
-def test_at_most_five_errors_are_listed_and_all_are_counted(site) -> None:
+def test_at_most_five_errors_are_listed_and_all_are_counted(shared) -> None:
     content = b'{"user_prompt": "", "ground_truth": "1"}\n' * 9
-    refused = site.complete(site.announce("bad", content), expect=400)
+    refused = shared.complete(shared.announce("bad", content), expect=400)
     assert len(refused["issues"]) == 5
     assert "9 problems" in refused["message"]
 
 
+@ON_SQLITE
 def test_csv_parquet_json_and_metadata_files_are_read(site, tmp_path) -> None:
     table = pa.table({"user_prompt": ["a", "b", "c", "d"], "label": ["1", "2", "3", "4"]})
     pq.write_table(table, tmp_path / "t.parquet")

@@ -37,10 +37,10 @@ def test_runs_that_share_a_tag_are_a_set(ready) -> None:
 
 
 @pytest.mark.parametrize("tags", [["two words"], ["x" * 70], [""], "nightly", [str(n) for n in range(21)], [{"a": 1}]])
-def test_a_tag_that_is_none_is_refused_before_anything_is_stored(ready, tags: object) -> None:
-    answer = ready.http.post("/api/cli/eval-runs", json={**CONFIG, "tags": tags})
+def test_a_tag_that_is_none_is_refused_before_anything_is_stored(shared, tags: object) -> None:
+    answer = shared.http.post("/api/cli/eval-runs", json={**CONFIG, "tags": tags})
     assert (answer.status_code, "tags: " in answer.text) == (400, True), answer.text
-    assert names(ready) == []
+    assert names(shared) == []
 
 
 def test_what_is_left_out_of_a_change_stays(ready) -> None:

@@ -215,5 +215,5 @@ def test_pages_of_people(site) -> None:
 
 
 @pytest.mark.parametrize("body", [{"handle": "A B"}, {"handle": ""}, {"handle": "-x"}, {}])
-def test_a_handle_that_is_none_is_refused(site, body) -> None:
-    site.json("POST", "users", expect=400, json=body)
+def test_a_handle_that_is_none_is_refused(shared, body) -> None:
+    shared.json("POST", "users", expect=400, json=body)

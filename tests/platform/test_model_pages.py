@@ -141,8 +141,8 @@ def test_a_stranger_and_a_forged_form_get_nothing(store: Site, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("page", ["/demo/models"])
-def test_a_workspace_without_models_says_how_to_get_one(ready: Site, page: str) -> None:
-    text = shown(ready, page)
+def test_a_workspace_without_models_says_how_to_get_one(shared: Site, page: str) -> None:
+    text = shown(shared, page)
     assert "osmosis model upload FOLDER" in text
     assert "osmosis train submit CONFIG" in text
 

@@ -139,8 +139,8 @@ def test_a_folder_that_is_no_model_is_not_taken(ready: Site, tmp_path: Path) -> 
         ({"files": [{"path": "model.safetensors", "size": 1 << 60, "sha256": "0" * 64}]}, "disk has"),
     ],
 )
-def test_what_cannot_be_announced(ready: Site, tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    assert words in announce(ready, write_model(tmp_path / "tiny"), expect=400, **change)["message"]
+def test_what_cannot_be_announced(shared: Site, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    assert words in announce(shared, write_model(tmp_path / "tiny"), expect=400, **change)["message"]
 
 
 def test_a_name_that_is_taken_is_kept_until_it_is_deleted(ready: Site, tmp_path: Path) -> None:

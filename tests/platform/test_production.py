@@ -146,8 +146,8 @@ def test_json_is_read_and_what_has_another_form_passed_over(site: Site) -> None:
     ],
     ids=["not JSON", "a list", "not protobuf", "not gzip", "a bomb", "too large"],
 )
-def test_what_is_no_export_is_refused(site: Site, body: bytes, headers: dict[str, str], status: int) -> None:
-    answer = site.http.post("/v1/traces", content=body, headers={"Content-Type": "application/json", **headers})
+def test_what_is_no_export_is_refused(shared: Site, body: bytes, headers: dict[str, str], status: int) -> None:
+    answer = shared.http.post("/v1/traces", content=body, headers={"Content-Type": "application/json", **headers})
     assert answer.status_code == status, answer.text
 
 

@@ -150,8 +150,8 @@ def test_datasets_and_bytes_are_asked_before_an_upload(ready) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"runs": -1}, {"bytes": 2**70}, {"datasets": "many"}])
-def test_a_quota_that_makes_no_sense_is_refused(site, wish) -> None:
-    site.json("PUT", "workspaces/demo/quota", expect=400, json=wish)
+def test_a_quota_that_makes_no_sense_is_refused(shared, wish) -> None:
+    shared.json("PUT", "workspaces/demo/quota", expect=400, json=wish)
 
 
 def test_the_highest_priority_of_a_workspace_starts_first(site) -> None:

@@ -141,8 +141,8 @@ def test_a_login_whose_approver_was_revoked_is_none(site) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"scopes": []}, {"scopes": ["admin"]}, {"expires_in": 1}, {"name": ""}])
-def test_a_wish_that_makes_no_sense_is_refused(site, wish) -> None:
-    made(site, expect=400, **wish)
+def test_a_wish_that_makes_no_sense_is_refused(shared, wish) -> None:
+    made(shared, expect=400, **wish)
 
 
 def test_who_may_make_the_token_of_a_worker(site) -> None:

@@ -48,8 +48,8 @@ def test_an_error_names_its_request_and_the_log_does_too(site: Any, caplog: pyte
 
 
 @pytest.mark.parametrize("given", ["x" * 65, "a b", "", "\u00e9", 'a"b'])
-def test_an_id_that_is_no_plain_word_is_not_taken(site: Any, given: str) -> None:
-    answer = client(site).get("/health", headers={"X-Request-ID": given.encode("latin-1")})
+def test_an_id_that_is_no_plain_word_is_not_taken(shared: Any, given: str) -> None:
+    answer = client(shared).get("/health", headers={"X-Request-ID": given.encode("latin-1")})
     assert len(answer.headers["X-Request-ID"]) == 16
 
 

@@ -25,10 +25,10 @@ class Loop(RolloutAgentLoop):
         return []
 
     async def run(self, ctx):
-        import {module}_late
+        import late
         (HERE / "seen.log").write_text("x")
         (HERE / "seen.log").read_text()
-        return ctx.complete([{{"role": "assistant", "content": PROMPT + {module}_late.WORD}}])
+        return ctx.complete([{"role": "assistant", "content": PROMPT + late.WORD}])
 
 loop = Loop()
 """
@@ -46,12 +46,11 @@ def git(folder: Path, *words: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def folder(tmp_path: Path) -> Path:
     """An agent with a prompt, a module imported late, and a score function with a key."""
-    module = module_of(request)
-    (tmp_path / f"{module}.py").write_text(AGENT.format(module=module))
-    (tmp_path / f"{module}_late.py").write_text("WORD = 'a'\n")
-    (tmp_path / f"{module}_score.py").write_text(SCORE)
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "late.py").write_text("WORD = 'a'\n")
+    (tmp_path / "score.py").write_text(SCORE)
     (tmp_path / "prompt.txt").write_text("be nice ")
     (tmp_path / "key.txt").write_text("1")
     (tmp_path / "notes.txt").write_text("nobody reads this")
@@ -59,19 +58,14 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-def module_of(request: pytest.FixtureRequest) -> str:
-    return "made_of_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
-
-
-def go(folder: Path, module: str, **more: object) -> object:
+def go(folder: Path, **more: object) -> str:
     """One session in a process of its own: what a module read when it was imported counts."""
     program = textwrap.dedent(f"""
         import sys
         from osmosis import evaluate
         from osmosis.errors import Conflict
         try:
-            more = dict(scorers="{module}_score:f", name="r", **{more!r})
-            run = evaluate("{module}:loop", "d.jsonl", model="offline/echo", **more)
+            run = evaluate("agent:loop", "d.jsonl", model="offline/echo", scorers="score:f", name="r", **{more!r})
         except Conflict as error:
             sys.exit(str(error.message))
         print(run.report.completed, run.report.primary.mean)
@@ -80,47 +74,43 @@ def go(folder: Path, module: str, **more: object) -> object:
     return done.stdout.strip() or done.stderr.strip()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("prompt.txt", "be nasty ", "2 to run again (agent changed: prompt.txt)"),
-        ("{module}_late.py", "WORD = 'b'\n", "2 to run again (agent changed: {module}_late.py)"),
-        ("{module}.py", None, "2 to run again (agent changed: {module}.py)"),
-        ("key.txt", "0", "2 to score again, 0 to run again (score changed: key.txt)"),
-        ("notes.txt", "other", "2 1.0"),
-        ("seen.log", "other", "2 1.0"),
-    ],
-)
-def test_a_resume_names_the_file_that_changed(
-    folder: Path, request: pytest.FixtureRequest, name: str, text: str | None, said: str
-) -> None:
-    module = module_of(request)
-    assert go(folder, module) == "2 1.0"
-    file = folder / name.format(module=module)
-    file.write_text(file.read_text() + "\n# more\n" if text is None else text)
-    assert said.format(module=module) in str(go(folder, module))
+CHANGED = [
+    ("prompt.txt", "be nasty ", "2 to run again (agent changed: prompt.txt)"),
+    ("late.py", "WORD = 'b'\n", "2 to run again (agent changed: late.py)"),
+    ("agent.py", f"{AGENT}\n# more\n", "2 to run again (agent changed: agent.py)"),
+    ("key.txt", "0", "2 to score again, 0 to run again (score changed: key.txt)"),
+    ("notes.txt", "other", "2 1.0"),
+    ("seen.log", "other", "2 1.0"),
+]
 
 
-def test_after_the_rerun_the_new_files_are_the_ones_that_count(folder: Path, request: pytest.FixtureRequest) -> None:
-    module = module_of(request)
-    go(folder, module)
+def test_a_resume_names_the_file_that_changed(folder: Path) -> None:
+    assert go(folder) == "2 1.0"
+    for name, text, said in CHANGED:
+        before = (folder / name).read_text()
+        (folder / name).write_text(text)
+        assert said in go(folder), name
+        (folder / name).write_text(before)
+
+
+def test_after_the_rerun_the_new_files_are_the_ones_that_count(folder: Path) -> None:
+    go(folder)
     (folder / "prompt.txt").write_text("be nasty ")
-    assert go(folder, module, accept_changes=True) == "2 1.0"
-    assert go(folder, module) == "2 1.0"
+    assert go(folder, accept_changes=True) == "2 1.0"
+    assert go(folder) == "2 1.0"
     (folder / "prompt.txt").write_text("be nice ")
-    assert "agent changed: prompt.txt" in str(go(folder, module))
+    assert "agent changed: prompt.txt" in go(folder)
 
 
-def test_what_git_tracks_counts_although_nobody_opened_it(folder: Path, request: pytest.FixtureRequest) -> None:
-    module = module_of(request)
+def test_what_git_tracks_counts_although_nobody_opened_it(folder: Path) -> None:
     git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "notes.txt", "d.jsonl", f"{module}.py", f"{module}_score.py")
+    git(folder, "add", "notes.txt", "d.jsonl", "agent.py", "score.py")
     git(folder, "commit", "-q", "-m", "one")
-    go(folder, module)
+    go(folder)
     (folder / "README.md").write_text("new, and not read")
-    assert go(folder, module) == "2 1.0"
+    assert go(folder) == "2 1.0"
     (folder / "notes.txt").write_text("other")
-    assert "agent changed: notes.txt" in str(go(folder, module))
+    assert "agent changed: notes.txt" in go(folder)
 
 
 def test_a_large_file_is_known_by_its_size_and_time(tmp_path: Path) -> None:
