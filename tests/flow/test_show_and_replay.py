@@ -167,19 +167,16 @@ def test_what_is_drawn_for_people(project: Path) -> None:
     assert "ValueError: cannot judge this one" in judged
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "said"),
-    [
+def test_what_is_wrong_is_said(project: Path) -> None:
+    for line, code, said in (
         ("eval show night 7", 1, "no rollout 7/0"),
         ("eval show night one", 2, "ROW or ROW/ATTEMPT"),
         ("eval show other 1", 1, "existing: night"),
         ("rollout replay night 0/9", 1, "no rollout 0/9"),
         ("rollout replay night 0 --pdb --json", 1, "needs a terminal"),
-    ],
-)
-def test_what_is_wrong_is_said(project: Path, line: str, code: int, said: str) -> None:
-    run = go(project, line)
-    assert (run.code, said in run.err) == (code, True), run.err
+    ):
+        run = go(project, line)
+        assert (run.code, said in run.err) == (code, True), f"{line}: {run.err}"
 
 
 def test_a_beginning_that_two_runs_have_is_refused(project: Path) -> None:
