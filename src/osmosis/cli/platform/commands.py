@@ -28,11 +28,7 @@ from osmosis.records.sandbox import LIMITS
 from osmosis.sandbox import probe
 from osmosis.workspace.doctor import check_machine, training
 
-_PASSED_ON = (
-    *("public_url", "max_jobs", "allowed_host", "sandbox_allow", "sandbox_limit", "remote_allow", "advertise_url"),
-    *("gate_listen", "insecure_http", "no_worker", "require_sandbox", "no_sandbox"),
-)
-"""Flags of the process itself."""
+_PLANNED = ("host", "port", "database_url")  # Flags of `StartPlan`; the others are those of the process itself
 
 
 @dataclass(frozen=True)
@@ -82,11 +78,11 @@ def start(flags: StartFlags) -> OperationResult:
     if flags.require_sandbox and flags.no_sandbox:
         raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
     words = []
-    for name in _PASSED_ON:
-        flag, value = f"--{name.replace('_', '-')}", getattr(flags, name)
+    for name, value in vars(flags).items():
+        flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words += [flag] if value else []
-        elif value is not None:
+        elif value is not None and name not in _PLANNED:
             words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
     plan = StartPlan(data_dir, flags.host, flags.port, flags.database_url, words)
     running, started = local_platform.start(plan, ctx.environ, say=ctx.output.say)
