@@ -4,7 +4,6 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from fastapi import Form, Request, Response
 from fastapi.responses import JSONResponse
-from sqlalchemy.orm import Session
 
 from osmosis.errors import OsmosisError
 from osmosis.platform import tables
@@ -15,7 +14,7 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, check_viewer_form, read_form
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
-from osmosis.records.api.accounts import Action, may
+from osmosis.records.api.accounts import may
 from osmosis.records.api.datasets import CallJudgement
 from osmosis.viewer.page import SECURITY
 
@@ -23,12 +22,6 @@ router = page_router()
 
 PREVIEW_ROWS = 20
 CALLS_PER_PAGE = 25
-
-
-def _find_dataset(
-    session: Session, viewer: Viewer, id_: str, action: Action
-) -> tuple[tables.Dataset, tables.Workspace, str]:
-    return workspaces.admit(session, viewer.user, session.get(tables.Dataset, id_), "dataset", action)
 
 
 @router.get("/{workspace}/datasets")
@@ -45,7 +38,9 @@ def dataset_list(viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
 @router.get("/datasets/{dataset_id}")
 def dataset_page(viewer: ViewerDep, dataset_id: str) -> Response:
     with viewer.platform.db.read() as session:
-        dataset, workspace, role = _find_dataset(session, viewer, dataset_id, "read")
+        dataset, workspace, role = workspaces.admit(
+            session, viewer.user, session.get(tables.Dataset, dataset_id), "dataset"
+        )
         creator = dataset.creator
         used = sa.select(tables.Run).filter_by(dataset_id=dataset.id).where(tables.Run.kind.in_(lifecycle.SUBMITTED))
         used_by = list(session.scalars(used.order_by(tables.Run.created_at.desc()).limit(20)))
@@ -103,7 +98,7 @@ async def complete(request: Request, viewer: ViewerDep, dataset_id: str) -> Resp
 
 def _complete(viewer: Viewer, dataset_id: str, form: dict[str, str]) -> None:
     with viewer.platform.db.read() as session:
-        _find_dataset(session, viewer, dataset_id, "data")
+        workspaces.admit(session, viewer.user, session.get(tables.Dataset, dataset_id), "dataset", "data")
     etags = {number: form[key] for number in range(1, 10_001) if (key := f"etag{number}") in form}
     ingest.complete(viewer.platform, dataset_id, etags, upload_id=form.get("upload") or None)
 
@@ -112,7 +107,9 @@ def _complete(viewer: Viewer, dataset_id: str, form: dict[str, str]) -> None:
 @slow("objects")
 def delete(viewer: PosterDep, dataset_id: str) -> Response:
     with viewer.platform.db.write() as session:
-        dataset, workspace, _ = _find_dataset(session, viewer, dataset_id, "delete")
+        dataset, workspace, _ = workspaces.admit(
+            session, viewer.user, session.get(tables.Dataset, dataset_id), "dataset", "delete"
+        )
         datasets.delete(session, dataset)
         audit.note(session, viewer, "dataset.delete", dataset.name, workspace=workspace)
         back = f"/{workspace.name}/datasets"
