@@ -86,24 +86,24 @@ def test_no_token_is_in_the_database(site) -> None:
     assert all(token not in value for value in hashes)
 
 
-def test_bootstrap_needs_the_file_which_only_its_owner_reads(site) -> None:
-    answer = site.anonymous.post("/api/cli/bootstrap", json={"deviceName": "x"}, headers=_bearer("guess"))
+def test_bootstrap_needs_the_file_which_only_its_owner_reads(shared) -> None:
+    answer = shared.anonymous.post("/api/cli/bootstrap", json={"deviceName": "x"}, headers=_bearer("guess"))
     assert answer.status_code == 401
-    folder = site.platform.settings.data_dir
+    folder = shared.platform.settings.data_dir
     for name in ("bootstrap.token", "master.key"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
-def test_the_workspace_is_named_by_one_header(site) -> None:
-    demo = site.json("GET", "workspaces")["workspaces"][0]
+def test_the_workspace_is_named_by_one_header(shared) -> None:
+    demo = shared.json("GET", "workspaces")["workspaces"][0]
     identity = demo["connected_repo"]["repo_full_name"]
-    token = {"Authorization": site.http.headers["authorization"]}
+    token = {"Authorization": shared.http.headers["authorization"]}
 
     def ask(**headers: str):
-        return site.anonymous.get("/api/cli/datasets", headers={**token, **headers})
+        return shared.anonymous.get("/api/cli/datasets", headers={**token, **headers})
 
     assert ask(**{"X-Osmosis-Git": identity}).status_code == 200
-    verified = site.anonymous.get("/api/cli/verify", headers={**token, "X-Osmosis-Git": identity}).json()
+    verified = shared.anonymous.get("/api/cli/verify", headers={**token, "X-Osmosis-Git": identity}).json()
     assert verified["workspace"] == {"id": demo["id"], "name": "demo", "role": "owner"}
     both = ask(**{"X-Osmosis-Git": identity, "X-Osmosis-Workspace": "demo"})
     assert (both.status_code, both.json()["code"]) == (400, "WORKSPACE_SCOPE_HEADER_CONFLICT")
@@ -134,8 +134,8 @@ def test_clients_learn_how_their_version_stands(shared, version, status) -> None
     assert answer.headers["X-Osmosis-Version-Status"] == status
 
 
-def test_a_client_that_is_too_old_is_told_to_upgrade(site) -> None:
-    answer = site.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": "0.1.9"})
+def test_a_client_that_is_too_old_is_told_to_upgrade(shared) -> None:
+    answer = shared.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": "0.1.9"})
     assert answer.status_code == 426
     assert {"status", "message"} <= set(answer.json())
 

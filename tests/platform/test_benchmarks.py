@@ -45,8 +45,8 @@ def site(ready: Site) -> Site:
 
 
 @pytest.fixture(scope="module")
-def refusing(shared: Site) -> Site:
-    """As `site`, for tests that are refused."""
+def looked_at(shared: Site) -> Site:
+    """As `site`, for tests that only look or are refused."""
     return prepared(shared)
 
 
@@ -87,15 +87,15 @@ def finish(site: Site, rates: dict[str, float]) -> None:
             lifecycle.end(session, run, JobResult(status=RunStatus.FINISHED, report=report), "done")
 
 
-def test_a_rollout_with_a_dataset_of_its_name_is_a_benchmark(site: Site) -> None:
-    listed = site.json("GET", "benchmarks")
+def test_a_rollout_with_a_dataset_of_its_name_is_a_benchmark(looked_at: Site) -> None:
+    listed = looked_at.json("GET", "benchmarks")
     (row,) = listed["benchmarks"]
     assert (row["source_ref"], row["task_count"], row["category_count"]) == ("multiply", 6, 2)
-    detail = site.json("GET", "benchmarks/multiply")
+    detail = looked_at.json("GET", "benchmarks/multiply")
     assert detail["leaderboard"] == []
     assert detail["benchmark"]["categories"] == [{"name": "a", "task_count": 3}, {"name": "b", "task_count": 3}]
     assert detail["benchmark"]["tasks"][1] == {"name": "t1", "category": "b"}
-    assert "a synced rollout with a dataset of its name" in site.json("GET", "benchmarks/sums", expect=404)["hint"]
+    assert "a synced rollout with a dataset of its name" in looked_at.json("GET", "benchmarks/sums", expect=404)["hint"]
 
 
 def test_each_agent_becomes_an_evaluation_of_the_same_tasks(site: Site) -> None:
@@ -187,18 +187,18 @@ def test_the_harness_of_harbor_tasks_is_for_the_rollout(site: Site) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_key(
-    refusing: Site, agents: list[dict[str, Any]], sections: dict[str, Any], key: str
+    looked_at: Site, agents: list[dict[str, Any]], sections: dict[str, Any], key: str
 ) -> None:
-    refused = submit(refusing, *agents, expect=400, **sections)
+    refused = submit(looked_at, *agents, expect=400, **sections)
     assert [issue["key"] for issue in refused["issues"]] == [key]
     assert refused["hint"]
-    assert evaluations(refusing) == []
+    assert evaluations(looked_at) == []
 
 
-def test_all_agents_are_submitted_or_none(site: Site) -> None:
-    refused = submit(site, {"model": CALCULATOR}, {"model": {**ECHO, "api_key_secret": "NOBODY"}}, expect=404)
+def test_all_agents_are_submitted_or_none(looked_at: Site) -> None:
+    refused = submit(looked_at, {"model": CALCULATOR}, {"model": {**ECHO, "api_key_secret": "NOBODY"}}, expect=404)
     assert refused["message"] == "Secret(s) not found: NOBODY"
-    assert (evaluations(site), site.json("GET", "benchmark-runs")["benchmark_runs"]) == ([], [])
+    assert (evaluations(looked_at), looked_at.json("GET", "benchmark-runs")["benchmark_runs"]) == ([], [])
 
 
 def test_runs_agents_and_the_leaderboard(site: Site) -> None:

@@ -166,9 +166,9 @@ def test_caches_stay_while_a_run_lives_that_may_use_them(site: Any) -> None:
     assert not any(path.exists() for path in (used, *caches, *models))
 
 
-def test_one_sweep_at_a_time(site: Any) -> None:
-    with lock_if_free(site.platform.settings.data_dir / LOCK), pytest.raises(Conflict, match="another process"):
-        sweep(site.platform)
+def test_one_sweep_at_a_time(shared: Any) -> None:
+    with lock_if_free(shared.platform.settings.data_dir / LOCK), pytest.raises(Conflict, match="another process"):
+        sweep(shared.platform)
 
 
 def test_rows_that_had_their_day_go_and_what_they_say_stays(ready: Any) -> None:

@@ -30,8 +30,8 @@ def client(site: Any, *, at: tuple[str, int] = HERE, **changes: Any) -> TestClie
     return TestClient(app, client=at, raise_server_exceptions=False)
 
 
-def test_an_error_names_its_request_and_the_log_does_too(site: Any, caplog: pytest.LogCaptureFixture) -> None:
-    http = client(site)
+def test_an_error_names_its_request_and_the_log_does_too(shared: Any, caplog: pytest.LogCaptureFixture) -> None:
+    http = client(shared)
     answers = [http.get("/api/cli/eval-runs"), http.get("/nowhere"), http.get("/bug"), http.post("/api/cli/bootstrap")]
     assert [answer.status_code for answer in answers] == [401, 404, 500, 400]
     for answer in answers:
@@ -53,11 +53,11 @@ def test_an_id_that_is_no_plain_word_is_not_taken(shared: Any, given: str) -> No
     assert len(answer.headers["X-Request-ID"]) == 16
 
 
-def test_a_line_for_each_request_has_no_query(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_for_each_request_has_no_query(shared: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="osmosis.platform.requests")
-    client(site).get("/health?signature=abc")
+    client(shared).get("/health?signature=abc")
     assert "GET /health" not in caplog.text
-    client(site, log_requests=True).get("/health?signature=abc")
+    client(shared, log_requests=True).get("/health?signature=abc")
     assert "GET /health: 200" in caplog.text
     assert "signature" not in caplog.text
 
@@ -82,13 +82,13 @@ def test_metrics_count_requests_by_route_and_say_what_waits(site: Any) -> None:
     assert "nowhere" not in text
 
 
-def test_metrics_are_read_here_or_with_the_token(site: Any, tmp_path: Path) -> None:
-    assert client(site).get("/metrics").status_code == 200
-    assert client(site, at=("10.0.0.9", 5000)).get("/metrics").status_code == 404
+def test_metrics_are_read_here_or_with_the_token(shared: Any, tmp_path: Path) -> None:
+    assert client(shared).get("/metrics").status_code == 200
+    assert client(shared, at=("10.0.0.9", 5000)).get("/metrics").status_code == 404
     for header in ("X-Forwarded-For", "Forwarded", "Via"):
-        assert client(site).get("/metrics", headers={header: "127.0.0.1"}).status_code == 404
-    assert client(site, public_url="https://osmosis.example.com").get("/metrics").status_code == 404
-    far = client(site, at=("10.0.0.9", 5000), metrics_token=SecretStr("read-me"))
+        assert client(shared).get("/metrics", headers={header: "127.0.0.1"}).status_code == 404
+    assert client(shared, public_url="https://osmosis.example.com").get("/metrics").status_code == 404
+    far = client(shared, at=("10.0.0.9", 5000), metrics_token=SecretStr("read-me"))
     assert far.get("/metrics").status_code == 401
     assert far.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert far.get("/metrics", headers={"Authorization": "Bearer read-me"}).status_code == 200

@@ -90,8 +90,8 @@ def test_a_form_of_another_site_issues_nothing(browser) -> None:
     assert browser.post("/cli-auth", data=form, headers=away, follow_redirects=False).status_code == 403
 
 
-def test_a_person_who_is_not_logged_in_logs_in_first_and_comes_back(site) -> None:
-    asked = opened(site.anonymous)
+def test_a_person_who_is_not_logged_in_logs_in_first_and_comes_back(shared) -> None:
+    asked = opened(shared.anonymous)
     assert asked.status_code == 303
     back = parse_qs(urlsplit(asked.headers["location"]).query)["next"][0]
     assert back.startswith("/cli-auth?")
