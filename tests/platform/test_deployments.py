@@ -25,15 +25,27 @@ from .test_models import checkpoint, train, upload
 LEASE = "osj_the-lease-of-an-eval"
 
 
+def fill(site: Site, folder: Path) -> Site:
+    """A base model `tiny`, and two checkpoints of `multiply-1`."""
+    upload(site, write_model(folder / "tiny"))
+    run = train(site)
+    for step, reward in ((2, 0.5), (4, 0.75)):
+        checkpoint(site, run["id"], step, reward)
+    site.json("POST", f"training-runs/{run['id']}/stop", json={})
+    return site
+
+
 @pytest.fixture
 def store(ready: Site, tmp_path: Path) -> Site:
-    """A base model `tiny`, and two checkpoints of `multiply-1`."""
-    upload(ready, write_model(tmp_path / "tiny"))
-    run = train(ready)
-    for step, reward in ((2, 0.5), (4, 0.75)):
-        checkpoint(ready, run["id"], step, reward)
-    ready.json("POST", f"training-runs/{run['id']}/stop", json={})
-    return ready
+    return fill(ready, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def deployed(shared: Site, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The same with `multiply-1` deployed, for tests that only ask."""
+    fill(shared, tmp_path_factory.mktemp("models"))
+    deploy(shared, "multiply-1")
+    return shared
 
 
 def hold(session: Session, run_id: str) -> None:
@@ -124,19 +136,15 @@ def test_deployments_are_no_runs_that_people_look_at(store: Site) -> None:
     assert store.json("GET", "models/multiply-1/logs", expect=404)["hint"] == "osmosis model deploy multiply-1"
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
+def test_a_name_that_nothing_answers_to_says_what_to_type(store: Site) -> None:
+    deploy(store, "tiny")
+    for model, words in (
         ("tinny", "did you mean tiny?"),
         ("gpt-5", "deployed: tiny"),
         ("multiply-1-step-2", "osmosis model deploy multiply-1-step-2"),
-    ],
-)
-def test_a_name_that_nothing_answers_to_says_what_to_type(store: Site, model: str, words: str) -> None:
-    deploy(store, "tiny")
-    status, _, message = ask(store, model)
-    assert status == 404
-    assert words in message
+    ):
+        status, _, message = ask(store, model)
+        assert (status, words in message) == (404, True), message
 
 
 def test_a_body_without_a_model_is_the_callers_fault(store: Site) -> None:
@@ -216,12 +224,11 @@ def test_a_job_cannot_send_questions_anywhere_else(store: Site) -> None:
 
 @pytest.mark.parametrize("key", ["Authorization", "x-api-key", "x-goog-api-key"])
 @pytest.mark.parametrize("path", ["messages", "messages/count_tokens", "responses", "responses/input_tokens"])
-def test_other_apis_reach_deployments_and_have_their_own_errors(store: Site, path: str, key: str) -> None:
-    deploy(store, "multiply-1")
-    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+def test_other_apis_reach_deployments_and_have_their_own_errors(deployed: Site, path: str, key: str) -> None:
+    token = deployed.http.headers["Authorization"].removeprefix("Bearer ")
     header = {key: f"Bearer {token}" if key == "Authorization" else token}
     for model, status in (("multiply-1", 503), ("nothing", 404)):
-        answer = store.anonymous.post(f"/v1/{path}", json={"model": model}, headers=header)
+        answer = deployed.anonymous.post(f"/v1/{path}", json={"model": model}, headers=header)
         body = answer.json()
         assert answer.status_code == status
         if path.startswith("messages"):
@@ -229,30 +236,29 @@ def test_other_apis_reach_deployments_and_have_their_own_errors(store: Site, pat
             assert (body["type"], body["error"]["type"]) == ("error", kinds[status])
         else:
             assert body["error"]["code"] == ("server_is_overloaded" if status == 503 else "model_not_found")
-    assert store.anonymous.post(f"/v1/{path}", json={"model": "x"}).status_code == 401
+    assert deployed.anonymous.post(f"/v1/{path}", json={"model": "x"}).status_code == 401
 
 
 @pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent", "countTokens"])
-def test_googles_api_reaches_deployments_and_has_its_own_errors(store: Site, method: str) -> None:
-    deploy(store, "multiply-1")
-    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+def test_googles_api_reaches_deployments_and_has_its_own_errors(deployed: Site, method: str) -> None:
+    token = deployed.http.headers["Authorization"].removeprefix("Bearer ")
     header = {"x-goog-api-key": token}
     for name, status, word in (("multiply-1", 503, "UNAVAILABLE"), ("osmosis/nothing", 404, "NOT_FOUND")):
-        answer = store.anonymous.post(f"/v1beta/models/{name}:{method}", json={"contents": []}, headers=header)
+        answer = deployed.anonymous.post(f"/v1beta/models/{name}:{method}", json={"contents": []}, headers=header)
         assert (answer.status_code, answer.json()["error"]["status"]) == (status, word)
-    unknown = store.anonymous.post("/v1beta/models/multiply-1:embedContent", json={}, headers=header)
+    unknown = deployed.anonymous.post("/v1beta/models/multiply-1:embedContent", json={}, headers=header)
     assert (unknown.status_code, "generateContent" in unknown.text) == (404, True)
-    assert store.anonymous.post(f"/v1beta/models/x:{method}", json={}).json()["error"]["status"] == "UNAUTHENTICATED"
+    assert deployed.anonymous.post(f"/v1beta/models/x:{method}", json={}).json()["error"]["status"] == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("key", ["Authorization", "x-api-key", "x-goog-api-key"])
-def test_a_large_call_is_read_with_any_clients_key(store: Site, key: str) -> None:
-    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+def test_a_large_call_is_read_with_any_clients_key(deployed: Site, key: str) -> None:
+    token = deployed.http.headers["Authorization"].removeprefix("Bearer ")
     header = {key: f"Bearer {token}" if key == "Authorization" else token}
     for path in ("/v1/messages", "/v1beta/models/nothing:generateContent"):
         body = {"model": "nothing", "system": "x" * (1 << 17)}
-        assert store.anonymous.post(path, json=body, headers=header).status_code == 404
-        assert store.anonymous.post(path, json=body).status_code == 401
+        assert deployed.anonymous.post(path, json=body, headers=header).status_code == 404
+        assert deployed.anonymous.post(path, json=body).status_code == 401
 
 
 def test_a_checkpoint_with_every_weight_is_a_model_of_its_own(ready: Site, tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ def test_the_base_model_comes_file_by_file_and_goes_on_after_a_cut(machine: Mach
     assert rest.content == whole[10:]
 
 
-@pytest.mark.parametrize("path", ["model/../../platform.db", "model/nothing", "step-000002/manifest.json", "other/x"])
-def test_only_what_is_listed_can_be_had(machine: Machine, path: str) -> None:
-    machine.ask("GET", f"folders/{path.replace('/..', '/%2e%2e')}", 404)
+def test_only_what_is_listed_can_be_had(machine: Machine) -> None:
+    for path in ("model/%2e%2e/%2e%2e/platform.db", "model/nothing", "step-000002/manifest.json", "other/x"):
+        machine.ask("GET", f"folders/{path}", 404)
 
 
 def test_a_checkpoint_comes_in_pieces_and_is_one_when_it_is_whole(machine: Machine) -> None:
@@ -168,16 +168,15 @@ def test_files_that_no_manifest_names_and_other_runs_are_refused(machine: Machin
     assert "another run or step" in machine.report(4, 400)["message"]
 
 
-@pytest.mark.parametrize(
-    "where", ["step-2/x", "base/x", "step-000002/%2e%2e/x", "step-000002/x.part", "step-000002/a/b/c/d/e", "%2e%2e/x"]
-)
-def test_names_that_lead_elsewhere_are_refused(machine: Machine, where: str) -> None:
-    answer = machine.box.http.put(
-        f"/api/jobs/{machine.run['id']}/checkpoints/{where}?size=1",
-        content=b"x",
-        headers={"Authorization": f"Bearer {machine.order['lease']}"},
-    )
-    assert answer.status_code in (400, 404, 405), answer.text
+ELSEWHERE = ("step-2/x", "base/x", "step-000002/%2e%2e/x", "step-000002/x.part", "step-000002/a/b/c/d/e", "%2e%2e/x")
+
+
+def test_names_that_lead_elsewhere_are_refused(machine: Machine) -> None:
+    headers = {"Authorization": f"Bearer {machine.order['lease']}"}
+    for name in ELSEWHERE:
+        url = f"/api/jobs/{machine.run['id']}/checkpoints/{name}?size=1"
+        answer = machine.box.http.put(url, content=b"x", headers=headers)
+        assert answer.status_code in (400, 404, 405), f"{name}: {answer.text}"
 
 
 def test_a_path_of_our_disk_is_not_a_jobs_to_name(machine: Machine) -> None:
@@ -218,11 +217,12 @@ def test_a_run_that_goes_back_forgets_what_came_after(machine: Machine) -> None:
     assert machine.ask("POST", "rollouts", json={"rollouts": [again]}).json() == {"stored": 1}
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "folders"), ("GET", "checkpoints/step-000002")])
-def test_an_evaluation_has_none_of_this(ready: Site, method: str, path: str) -> None:
+def test_an_evaluation_has_none_of_this(ready: Site) -> None:
     submit(ready)
     box = Box(ready, worker_token(ready))
-    box.of_job(method, box.claim(), path, 409)
+    order = box.claim()
+    for path in ("folders", "checkpoints/step-000002"):
+        box.of_job("GET", order, path, 409)
 
 
 def test_a_lost_lease_opens_nothing(machine: Machine) -> None:

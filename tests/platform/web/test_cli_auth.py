@@ -16,12 +16,12 @@ STATE = "state-of-the-command-line"
 
 
 @pytest.fixture
-def browser(site):
-    with site.platform.db.write() as session:
+def browser(shared):
+    with shared.platform.db.write() as session:
         token = tokens.issue(session, users.ensure_owner(session, "x"), "browser", kind="session").text
-    site.anonymous.cookies.set(SESSION_COOKIE, token)
-    yield site.anonymous
-    site.anonymous.cookies.clear()
+    shared.anonymous.cookies.set(SESSION_COOKIE, token)
+    yield shared.anonymous
+    shared.anonymous.cookies.clear()
 
 
 def opened(browser, **changed):
@@ -34,7 +34,7 @@ def form_of(page) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in fields}
 
 
-def test_from_the_page_to_a_token_that_works(site, browser) -> None:
+def test_from_the_page_to_a_token_that_works(shared, browser) -> None:
     page = opened(browser)
     assert page.status_code == 200
     assert "&lt;b&gt;laptop&lt;/b&gt;" in page.text
