@@ -10,8 +10,9 @@ import pytest
 
 from osmosis.client import PlatformClient
 from osmosis.errors import Conflict, PlatformError
+from support.receivers import Answer, Asked, site
 
-from .test_calls import Answer, Server
+from .test_calls import Server
 
 HEAD, OLDER = "a" * 40, "b" * 40
 
@@ -30,8 +31,8 @@ class Syncing(Server):
     def go_through(self, *states: dict[str, Any]) -> None:
         waiting = list(states)
 
-        def answer(asked: dict[str, Any]) -> Answer:
-            if asked["method"] == "POST":
+        def answer(asked: Asked) -> Answer:
+            if asked.method == "POST":
                 return 202, {}, b"{}"
             body = waiting.pop(0) if len(waiting) > 1 else waiting[0]
             return 200, {}, json.dumps(body).encode()
@@ -41,14 +42,14 @@ class Syncing(Server):
     @property
     def started(self) -> int:
         """How often it was asked to look."""
-        return sum(asked["method"] == "POST" for asked in self.asked)
+        return sum(asked.method == "POST" for asked in self.asked)
 
 
 @pytest.fixture
 def server() -> Iterator[Syncing]:
     made = Syncing()
-    yield made
-    made.close()
+    with site(made.take) as made.url:
+        yield made
 
 
 def test_a_commit_that_is_there_is_not_waited_for(server: Syncing) -> None:
