@@ -16,7 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words in (["--version"], ["-V"]):
         sys.stdout.write(f"osmosis-ai {__version__}\n")
         return 0
-    gc.set_threshold(200_000, 20, 50)  # a command loads about 100,000 objects, which were looked at again and again
+    if argv is None:  # a process of our own: it loads about 100,000 objects, which were looked at again and again
+        gc.set_threshold(200_000, 20, 50)
     from osmosis.cli.main import main as run  # importing this package loads no command
 
     IS_PROCESS = argv is None
