@@ -143,7 +143,7 @@ def of_ours(site: Any, values: dict[tuple[int, int], float], **more: Any) -> Upl
 
 @pytest.fixture(scope="module")
 def uploaded(shared) -> dict[str, Any]:
-    """What the end of an upload answered: a run of another client, for tests that only look."""
+    """The answer to the end of an upload by another client, for tests that only look."""
     upload = of_others(shared)
     upload.extra = {"provenance": {"config_path": "configs/eval/multiply.toml"}}
     return dict(upload.run())

@@ -151,7 +151,7 @@ def text_of(html: str) -> str:
 
 
 def answer_of(kept: KeptRun, path: str, query: str = "", **more: object) -> Page | Document:
-    """What stands at an address below the run; `query` as in an address, `more` adds to it what is no text of one."""
+    """Return the page or document at a path of the run; `query` is that of an address, `more` adds values to it."""
     pairs = [*(pair.partition("=")[::2] for pair in query.split("&") if pair), *((k, str(v)) for k, v in more.items())]
     found = routes.build_run_page(kept, path, QueryParams(pairs))
     assert isinstance(found, Page | Document)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # the platform's libraries are loaded with the platform under
 
 COMMIT = "4f1c2d3e" * 5
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
-"""Of the rollout and the dataset that the fixture `ready` has."""
+"""An experiment with the rollout and the dataset that the fixture `ready` has."""
 EVALUATION: JsonObject = {"experiment_config": EXPERIMENT, "evaluation_config": {"limit": 4}}
-"""What is sent to `eval-runs`."""
+"""A body for `eval-runs`."""
 
 
 def a_worker(session: Session, name: str = "test", **changes: Any) -> tables.Worker:

@@ -28,7 +28,7 @@ class Asked:
     method: str
     path: str
     headers: Mapping[str, str]
-    """Of any case."""
+    """Names are compared without their case."""
     body: bytes
 
 
